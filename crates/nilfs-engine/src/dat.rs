@@ -10,7 +10,7 @@ use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::palloc::{BlockRole, Palloc, test_bit};
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, VBlockNr};
 
-use crate::block::Block;
+use crate::block::{Block, bytes_mut, zeroed};
 use crate::bmap::edit::is_possible;
 use crate::bmap::{Pointers, Source};
 use crate::error::{Error, Result};
@@ -57,7 +57,8 @@ impl Dat {
     }
 
     /// Calls `visit` with the life of every block, and with the address of every block of the DAT
-    /// itself as if it had lived for ever.
+    /// itself as if it had lived for ever. Entries that are damaged count as they are: one of them must not
+    /// keep the cleaner from all others, and it asks for [lives](Dat::life) before it moves or frees.
     pub(crate) fn census(&self, store: &Store, visit: &mut dyn FnMut(&DatEntry)) -> Result<()> {
         let source = Self::source(store);
         let mut bitmap: Option<(u64, Block)> = None;
@@ -68,14 +69,13 @@ impl Dat {
             }
             match self.layout.role_of(key) {
                 BlockRole::Descriptor { .. } => {}
-                BlockRole::Bitmap { group } => bitmap = Some((group, store.read(block)?)),
+                BlockRole::Bitmap { group } => bitmap = Some((group, unchecked(store, block)?)),
                 BlockRole::Entries { first_entry } => {
                     let group = self.layout.group_of(first_entry);
                     let Some((_, bitmap)) = bitmap.as_ref().filter(|(of, _)| *of == group) else {
                         return Ok(());
                     };
-                    let mut bytes = vec![0; store.block_size().bytes()];
-                    store.read_run(block, &mut bytes)?;
+                    let bytes = unchecked(store, block)?;
                     let last = first_entry.saturating_add(self.layout.entries_per_block - 1);
                     for entry in first_entry..=last {
                         let (slot, bit) = (self.layout.entry(entry), self.layout.bit(entry).bit);
@@ -446,6 +446,12 @@ pub(crate) struct Moved {
     pub(crate) vblocknr: VBlockNr,
     pub(crate) from: BlockNr,
     pub(crate) to: BlockNr,
+}
+
+fn unchecked(store: &Store, block: BlockNr) -> Result<Block> {
+    let mut content = zeroed(store.block_size());
+    store.read_run(block, bytes_mut(&mut content))?;
+    Ok(content)
 }
 
 fn parse(vblocknr: VBlockNr, slot: &[u8]) -> Result<DatEntry> {

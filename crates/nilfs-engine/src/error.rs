@@ -109,6 +109,18 @@ pub enum Error {
     /// The volume contradicts itself.
     #[error("the volume is damaged: {0}")]
     Inconsistent(String),
+    /// A block is not what was written there: its checksum is another one. It is as good as unreadable,
+    /// and the rest of the volume goes on.
+    #[error(
+        "block {block}{part}, is damaged: it is not what was written there; nilfs scrub says which files \
+         and checkpoints need it, and nilfs fsck what can be done"
+    )]
+    Damaged {
+        /// The block.
+        block: BlockNr,
+        /// What it is a part of, after a comma; empty if that is not known.
+        part: String,
+    },
     /// What was fsynced after the newest checkpoint is there, but cannot be put on top of it.
     #[error(
         "what was fsynced last cannot be rolled forward: {0}; -o ro,norecovery shows the newest \
@@ -199,9 +211,21 @@ impl Error {
             self,
             Self::Corrupt { .. }
                 | Self::Inconsistent(_)
+                | Self::Damaged { .. }
                 | Self::RollForward(_)
                 | Self::Device { .. }
         )
+    }
+
+    /// Whether the volume is damaged where it was read.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Corrupt { .. } | Self::Inconsistent(_) | Self::Damaged { .. })
+    }
+
+    /// Whether blocks cannot be had: the device does not read them, or they are not what was written.
+    pub(crate) fn is_of_block(&self) -> bool {
+        matches!(self, Self::Device { .. } | Self::Damaged { .. })
     }
 }
 

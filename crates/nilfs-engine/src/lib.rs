@@ -64,6 +64,7 @@ pub use nilfs_ondisk::notes::{MadeBy, Note, NoteText, SnapshotName};
 pub use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum};
 pub use read_only::{ReadOnlyOptions, ReadOnlyVolume};
 pub use recovery::RecoveryPlan;
+pub use store::Verify;
 pub use superblocks::Superblocks;
 pub use times::{EffectiveTimes, Times};
 pub use tree::Tree;

@@ -63,6 +63,12 @@ impl FileEdit {
         }
     }
 
+    /// Replaces a block as a whole, whether or not the old one can be read.
+    pub(crate) fn replace(&mut self, key: FileBlock, block: Block) {
+        self.removed.remove(&key);
+        self.dirty.insert(key, block);
+    }
+
     /// A block for changing, or `None` for a hole.
     pub(crate) fn block_mut(
         &mut self,

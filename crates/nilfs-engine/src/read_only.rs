@@ -16,6 +16,7 @@ use crate::fs::space;
 use crate::fs::{Attr, DirEntry, MountOptions, Seek, StatFs};
 use crate::host::{Clock, Instant};
 use crate::rescue::Rescue;
+use crate::store::Verify;
 use crate::times::Times;
 use crate::tree::Tree;
 use crate::volume::{CheckpointInfo, CheckpointTotals, Volume};
@@ -34,6 +35,8 @@ pub struct ReadOnlyOptions {
     /// Memory for what can be read again, in bytes: blocks of metadata, and where the names of
     /// directories are.
     pub cache_limit: u64,
+    /// Which blocks are checked when they are read; none with [`Self::rescue`].
+    pub verify: Verify,
     /// What the cleaner would keep, for [`ReadOnlyVolume::usage`].
     pub cleaner: CleanerOptions,
     /// The time by which it would be protected.
@@ -42,8 +45,9 @@ pub struct ReadOnlyOptions {
 
 impl Default for ReadOnlyOptions {
     fn default() -> Self {
-        let MountOptions { cache_limit, cleaner, clock, .. } = MountOptions::default();
-        Self { checkpoint: None, recovery: true, rescue: false, cache_limit, cleaner, clock }
+        let MountOptions { cache_limit, verify, cleaner, clock, .. } = MountOptions::default();
+        let (checkpoint, recovery, rescue) = (None, true, false);
+        Self { checkpoint, recovery, rescue, cache_limit, verify, cleaner, clock }
     }
 }
 
@@ -85,7 +89,7 @@ impl ReadOnlyVolume {
     }
 
     fn open(device: Arc<dyn Device>, options: &ReadOnlyOptions) -> Result<(Volume, Tree)> {
-        let mut volume = Volume::open(device)?;
+        let mut volume = Volume::open_with(device, options.verify)?;
         volume.set_cache_limit(options.cache_limit);
         let shown = match options.checkpoint {
             None if options.recovery => volume.recovered_tree()?,

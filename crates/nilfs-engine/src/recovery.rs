@@ -16,7 +16,7 @@ use crate::log::chain::{Chain, ChainedLog, Gap};
 use crate::log::reader::{self, Log, LogKind};
 use crate::overlay::Placed;
 use crate::scan::SuperRootLog;
-use crate::store::Store;
+use crate::store::{Store, Verify};
 use crate::superblocks::Superblocks;
 
 mod beyond;
@@ -67,14 +67,15 @@ impl LogScan {
 pub(crate) fn find(
     device: &Arc<dyn Device>,
     superblocks: &Superblocks,
+    verify: Verify,
 ) -> Result<(Superblock, Store, LogScan)> {
-    let first = scan_from(device, &superblocks.best, superblocks.best.is_clean());
+    let first = scan_from(device, &superblocks.best, superblocks.best.is_clean(), verify);
     match (first, &superblocks.other) {
         (Ok((store, found)), _) => Ok((superblocks.best, store, found)),
         (Err(error @ Error::Device { .. }), _) | (Err(error), None) => Err(error),
         (Err(_), Some(other)) => {
             tracing::warn!("the newest log is damaged; trying from an earlier position");
-            let (store, found) = scan_from(device, other, false)?;
+            let (store, found) = scan_from(device, other, false, verify)?;
             let named = superblocks.best.last_log();
             if found.cno < named.cno {
                 return Err(Error::Inconsistent(format!(
@@ -92,8 +93,10 @@ fn scan_from(
     device: &Arc<dyn Device>,
     superblock: &Superblock,
     clean: bool,
+    verify: Verify,
 ) -> Result<(Store, LogScan)> {
-    let store = Store::new(Arc::clone(device), superblock.geometry(), superblock.crc_seed());
+    let (geometry, seed) = (superblock.geometry(), superblock.crc_seed());
+    let store = Store::new(Arc::clone(device), geometry, seed, verify);
     let found = scan(&store, superblock.last_log(), clean)?;
     Ok((store, found))
 }

@@ -19,6 +19,7 @@ use nilfs_ondisk::notes::Note;
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::scan::Scan;
+use crate::store::Verify;
 use crate::tree::Tree;
 use crate::volume::{CheckpointInfo, Volume};
 
@@ -67,7 +68,8 @@ impl Rescue {
     /// # Errors
     /// [`Error::NotAVolume`], [`Error::Feature`], [`Error::NothingToRescue`].
     pub fn open(device: Arc<dyn Device>, progress: Box<dyn Fn(u64)>) -> Result<Self> {
-        let (volumes, to_try, by_scan) = match Volume::open(Arc::clone(&device)) {
+        let (volumes, to_try, by_scan) = match Volume::open_with(Arc::clone(&device), Verify::None)
+        {
             Ok(volume) => {
                 let newest = Candidate::Checkpoint { volume: 0, cno: None };
                 (vec![volume], VecDeque::from([newest]), None)

@@ -37,6 +37,7 @@ use crate::error::{Error, Result};
 use crate::log::reader::{self, Log};
 use crate::recovery;
 use crate::rescue::Rescue;
+use crate::store::Verify;
 use crate::superblocks;
 use crate::tree::Extent;
 use crate::volume::Volume;
@@ -176,7 +177,7 @@ pub fn scrub(
 
 /// The newest checkpoint that a device leads to, or of which a log can be found.
 fn find(device: &Arc<dyn Device>) -> Result<(Moment, Option<Unreached>)> {
-    let volume = match Volume::open(Arc::clone(device)) {
+    let volume = match Volume::open_with(Arc::clone(device), Verify::None) {
         Ok(volume) => volume,
         Err(Error::Inconsistent(_) | Error::Corrupt { .. }) => {
             Rescue::open(Arc::clone(device), Box::new(|_| ()))?.into_volume(None)?.0

@@ -6,27 +6,35 @@
 //! because the page cache of the system above keeps them already.
 
 mod ahead;
+mod checksums;
 
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
 use nilfs_device::{Claim, Device, IoSlice, Part, gather};
+use nilfs_ondisk::summary::LogHeader;
 use nilfs_ondisk::{BlockNr, BlockSize, ByteCount, Geometry};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, UnitWeighter};
 
 use self::ahead::ReadAhead;
+use self::checksums::Checksums;
+pub use self::checksums::Verify;
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicU64, Ordering};
 use crate::host::{NumberState, Rank, RwLock, may_wait};
+use crate::log::sealed::SealedLog;
 
 /// What flash programs at once on most cards, sticks and drives, unless somebody says otherwise.
 pub(crate) const FLASH_PAGE: ByteCount = ByteCount(16 << 10);
 
 /// Memory for cached metadata blocks, in bytes, unless somebody says otherwise.
 const CACHE_BYTES: u64 = 64 << 20;
+
+/// The part of that for checksums of blocks.
+const CHECKSUMS: u64 = 8;
 
 /// Bytes of memory that the cache takes for a block besides its content: its place in the cache, the
 /// count of its owners, and what the allocator rounds up.
@@ -82,11 +90,21 @@ pub(crate) struct Store {
     /// A run of blocks that is being held in memory as it is on the device.
     held: RwLock<Option<(BlockNr, Vec<u8>)>>,
     ahead: ReadAhead,
+    /// Which blocks are checked when they are read.
+    verify: Verify,
+    checksums: Checksums,
 }
 
 impl Store {
-    pub(crate) fn new(device: Arc<dyn Device>, geometry: Geometry, seed: u32) -> Self {
-        let cache = cache(cached_blocks(CACHE_BYTES, geometry.block_size));
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        geometry: Geometry,
+        seed: u32,
+        verify: Verify,
+    ) -> Self {
+        let (blocks, sums) = shares(CACHE_BYTES, verify);
+        let cache = cache(cached_blocks(blocks, geometry.block_size));
+        let checksums = Checksums::new(sums);
         let nsegments = AtomicU64::new(geometry.nsegments);
         let flash_page = AtomicU64::new(FLASH_PAGE.0);
         let (cache_hits, cache_misses) = Default::default();
@@ -103,12 +121,19 @@ impl Store {
             cache_misses,
             held,
             ahead: ReadAhead::new(),
+            verify,
+            checksums,
         }
     }
 
-    /// The same blocks without what is in memory of them.
+    /// The same blocks without what is in memory of them, and unchecked.
     pub(crate) fn afresh(&self) -> Self {
-        Self::new(Arc::clone(&self.device), self.geometry(), self.seed)
+        Self::new(Arc::clone(&self.device), self.geometry(), self.seed, Verify::None)
+    }
+
+    /// Which blocks are checked when they are read.
+    pub(crate) fn verify(&self) -> Verify {
+        self.verify
     }
 
     pub(crate) fn device(&self) -> &dyn Device {
@@ -150,7 +175,9 @@ impl Store {
 
     /// Keeps metadata blocks in this many bytes of memory from now on.
     pub(crate) fn set_cache_limit(&self, bytes: u64) {
-        self.cache.set_capacity(cached_blocks(bytes, self.block_size()));
+        let (blocks, sums) = shares(bytes, self.verify);
+        self.cache.set_capacity(cached_blocks(blocks, self.block_size()));
+        self.checksums.set_limit(sums);
     }
 
     /// How many metadata blocks were wanted and in the cache, and how many had to be read.
@@ -177,6 +204,7 @@ impl Store {
         let mut content = zeroed(self.block_size());
         self.fetch_all(block, bytes_mut(&mut content), Kind::Metadata)?;
         self.cache_misses.fetch_add(1, Ordering::Relaxed);
+        self.check(block, &content)?;
         check(&content)?;
         self.cache.insert(block, Arc::clone(&content));
         Ok(content)
@@ -210,6 +238,23 @@ impl Store {
             true => gather(parts, |buffer| self.read_bytes(start, buffer, wait)),
             false => self.device.read_once(start, parts, wait),
         })
+    }
+
+    /// Fails if a block of metadata that was read past the cache, or of a file that is about to be changed in
+    /// part, is not what was written there, as far as that is known.
+    pub(crate) fn check(&self, block: BlockNr, content: &[u8]) -> Result<()> {
+        match self.verify {
+            Verify::None => Ok(()),
+            Verify::Metadata | Verify::All => self.checksums.check_metadata(self, block, content),
+        }
+    }
+
+    /// As [`Store::check`], for content of files that is only read.
+    pub(crate) fn check_content(&self, first: BlockNr, content: &[u8]) -> Result<()> {
+        match self.verify {
+            Verify::None | Verify::Metadata => Ok(()),
+            Verify::All => self.checksums.check(self, first, content),
+        }
     }
 
     fn fetch_all(&self, first: BlockNr, buffer: &mut [u8], kind: Kind) -> Result<()> {
@@ -322,9 +367,21 @@ impl Store {
         self.cache.insert(block, content);
     }
 
-    /// Drops a block from the cache: its place is about to get another content.
-    pub(crate) fn forget(&self, block: BlockNr) {
-        self.cache.remove(&block);
+    /// Lets the places of a log that is about to be written have their new content: what is known of the
+    /// old one is dropped.
+    pub(crate) fn make_way_for(&self, log: &SealedLog) {
+        log.addresses().for_each(|block| _ = self.cache.remove(&block));
+        if self.verify != Verify::None {
+            let places = log.start..log.start.plus(log.len());
+            self.checksums.note_written(log.segment, places, log.seq, log.sums());
+        }
+    }
+
+    /// Takes note of a log, so that nothing has to be read to find it.
+    pub(crate) fn note_log(&self, start: BlockNr, header: LogHeader) {
+        if self.verify != Verify::None {
+            self.checksums.note_found(self.geometry().segment_of(start), start, header);
+        }
     }
 
     /// Whether another process reads the volume.
@@ -373,6 +430,12 @@ impl Store {
     fn address(&self, block: BlockNr) -> u64 {
         self.block_size().address_of(block).unwrap_or(u64::MAX)
     }
+}
+
+/// Divides memory into that for blocks and that for checksums.
+fn shares(bytes: u64, verify: Verify) -> (u64, u64) {
+    let sums = if verify == Verify::None { 0 } else { bytes / CHECKSUMS };
+    (bytes - sums, sums)
 }
 
 /// How many blocks fit into this many bytes.

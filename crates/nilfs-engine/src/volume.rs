@@ -21,7 +21,7 @@ use crate::fs::replay::{replayed_files, without_contradictions};
 use crate::log::reader::{self, Log};
 use crate::recovery::{self, LogScan, RecoveryPlan, RollForward};
 use crate::scan::{Scan, SuperRootLog};
-use crate::store::Store;
+use crate::store::{Store, Verify};
 use crate::superblocks::{self, Superblocks};
 use crate::times::Times;
 use crate::tree::{Era, Recovered, Shared, Tree, TreeRoot, View};
@@ -119,21 +119,30 @@ impl Volume {
     /// [`Error::NotAVolume`], [`Error::NoSuperblock`], [`Error::Feature`], or damage that leaves no way to
     /// a checkpoint.
     pub fn open(device: Arc<dyn Device>) -> Result<Self> {
+        Self::open_with(device, Verify::default())
+    }
+
+    /// As [`Volume::open`], with these blocks checked when they are read.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn open_with(device: Arc<dyn Device>, verify: Verify) -> Result<Self> {
         let superblocks = superblocks::load(&*device)?;
         superblocks.best.refuse_unknown_features(false).map_err(Error::Feature)?;
-        let (superblock, store, found) = recovery::find(&device, &superblocks)?;
+        let (superblock, store, found) = recovery::find(&device, &superblocks, verify)?;
         let super_root = reader::super_root(&store, found.newest.start, &found.newest.header)?;
         Self::new(&superblocks, superblock, store, found, super_root)
     }
 
     /// Opens the volume on a device by one of the super roots that a scan has found, with what was
-    /// synced after it if no other follows.
+    /// synced after it if no other follows. Nothing is checked when it is read: as much as possible is to be
+    /// had of a broken volume.
     ///
     /// # Errors
     /// The layout or the DAT is damaged.
     pub(crate) fn at(device: Arc<dyn Device>, scan: &Scan, log: &SuperRootLog) -> Result<Self> {
         let superblock = scan.superblock_for(log)?;
-        let store = Store::new(device, scan.geometry, scan.crc_seed);
+        let store = Store::new(device, scan.geometry, scan.crc_seed, Verify::None);
         let found = recovery::at(&store, log);
         let superblocks = Superblocks { best: superblock, other: None };
         Self::new(&superblocks, superblock, store, found, log.super_root)
@@ -153,6 +162,7 @@ impl Volume {
         };
         let root = nilfs_ondisk::bmap::Root::parse(&super_root.dat.i_bmap).map_err(bad)?;
         let dat = Arc::new(Dat::new(root, &store.geometry()));
+        store.note_log(found.newest.start, found.newest.header);
         let resized = superblock.raw().s_state.get() & STATE_RESIZE != 0;
         Ok(Self {
             superblock,
@@ -341,7 +351,7 @@ impl Volume {
         if found.logs.is_empty() {
             return Ok(found);
         }
-        let trial = |logs| Filesystem::trial(self.store.shared_device(), logs);
+        let trial = |logs| Filesystem::trial(self.store.shared_device(), self.store.verify(), logs);
         let Some(mut damage) = trial(found.logs.len())? else { return Ok(found) };
         // Without any log, it would be in vain to give them up.
         if let Some(damage) = trial(0)? {

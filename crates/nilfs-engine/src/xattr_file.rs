@@ -6,6 +6,7 @@
 //! and what is noted about a checkpoint is there if and only if the change that it belongs to is.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::inode::{FileType, RawInode};
@@ -99,8 +100,12 @@ impl XattrFile {
         for (key, content) in (first.0..).map(FileBlock).zip(bytes.chunks(block_size.bytes())) {
             let mut new = vec![0; block_size.bytes()];
             new[..content.len()].copy_from_slice(content);
-            if self.file.get(source, key)?.is_none_or(|old| old[..] != new[..]) {
-                self.file.get_mut(source, key, |_| {})?.copy_from_slice(&new);
+            let old = match self.file.get(source, key) {
+                Err(Error::Damaged { .. }) => None,
+                old => old?,
+            };
+            if old.is_none_or(|old| old[..] != new[..]) {
+                self.file.replace(key, Arc::new(new.into_boxed_slice()));
             }
         }
         let unused = first.plus(block_size.blocks_for(bytes.len() as u64));
@@ -136,7 +141,7 @@ pub(crate) enum NotesFound {
     /// These, each about a snapshot.
     Whole(Vec<Note>),
     /// What is there cannot be read as notes.
-    Damaged(FormatError),
+    Damaged(Error),
 }
 
 /// The notes of the newest checkpoint, which `view` shows. Those about checkpoints that are gone, or
@@ -147,10 +152,17 @@ pub(crate) enum NotesFound {
 pub(crate) fn notes(view: &View, cpfile: &Root) -> Result<NotesFound> {
     let source = view.source();
     let file = XattrFile::open(view)?;
-    let mut found = match notes::parse(&file.read_notes(source)?, source.store.seed()) {
+    let read = match file.read_notes(source) {
+        Err(error @ Error::Damaged { .. }) => return Ok(NotesFound::Damaged(error)),
+        read => read?,
+    };
+    let mut found = match notes::parse(&read, source.store.seed()) {
         Ok(found) => found,
         Err(error @ FormatError::Version { .. }) => return Err(Error::Feature(error)),
-        Err(error) => return Ok(NotesFound::Damaged(error)),
+        Err(source) => {
+            let what = "xattr file".into();
+            return Ok(NotesFound::Damaged(Error::Corrupt { what, block: None, source }));
+        }
     };
     let mut kept = Vec::with_capacity(found.len());
     for note in found.drain(..) {
@@ -172,8 +184,6 @@ pub(crate) fn notes(view: &View, cpfile: &Root) -> Result<NotesFound> {
 pub(crate) fn readable_notes(view: &View, cpfile: &Root) -> Result<Vec<Note>> {
     match notes(view, cpfile)? {
         NotesFound::Whole(notes) => Ok(notes),
-        NotesFound::Damaged(source) => {
-            Err(Error::Corrupt { what: "xattr file".into(), block: None, source })
-        }
+        NotesFound::Damaged(error) => Err(error),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nilfs_check::{Finding, Report};
 use nilfs_device::Device;
-use nilfs_engine::Volume;
+use nilfs_engine::{Verify, Volume};
 use nilfs_ondisk::{Cno, Ino};
 
 /// Checkpoints in which files are looked for, from the newest on: each of them takes a walk.
@@ -28,7 +28,8 @@ impl Paths {
         if wanted.is_empty() {
             return Self(paths);
         }
-        let Ok(volume) = Volume::open(Arc::clone(device)) else { return Self(paths) };
+        let opened = Volume::open_with(Arc::clone(device), Verify::None);
+        let Ok(volume) = opened else { return Self(paths) };
         for (Reverse(cno), files) in wanted.into_iter().take(MOST_CHECKPOINTS) {
             let Ok(tree) = volume.tree(Some(cno)) else { continue };
             let found = tree.around_damage().paths(files);

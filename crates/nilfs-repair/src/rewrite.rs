@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nilfs_check::Report;
 use nilfs_device::{CopyOnWriteDevice, Device, IoSlice, Writes};
-use nilfs_engine::{CleanerOptions, Filesystem, MountOptions};
+use nilfs_engine::{CleanerOptions, Filesystem, MountOptions, Verify};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
 
@@ -39,7 +39,8 @@ pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
     let moved = Arc::new(Writes::new(&draft.scratch));
     let below: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
     let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
-    let options = MountOptions { cleaner, ..MountOptions::default() };
+    // What is damaged is the draft's affair.
+    let options = MountOptions { cleaner, verify: Verify::None, ..MountOptions::default() };
     let fs = Filesystem::mount(view(&below, [&moved]), options)?;
     draft.nameless.settle(&fs)?.into_iter().for_each(|repair| repairs.push(repair));
     name_files(&fs, &mut repairs.listed);

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use nilfs_device::Device;
-use nilfs_engine::{RecoveryPlan, Volume};
+use nilfs_engine::{RecoveryPlan, Verify, Volume};
 use nilfs_ondisk::BlockNr;
 
 use crate::Risk;
@@ -15,7 +15,7 @@ use crate::draft::{Draft, Made};
 /// wrong. Returns `None` if nothing is to be given up, or if damaged metadata leave that open.
 pub(crate) fn give_up(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Made>> {
     let device: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
-    let plan = Volume::open(device).and_then(|volume| volume.recovery_plan());
+    let plan = Volume::open_with(device, Verify::None).and_then(|it| it.recovery_plan());
     let Ok(RecoveryPlan { applied, lost, why: Some(_) }) = plan else { return Ok(None) };
     let is_applied = applied.iter().any(|log| log.start == wrong);
     let wrong = Some(wrong).filter(|_| !is_applied);

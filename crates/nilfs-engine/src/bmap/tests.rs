@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use super::edit::{Update, rewrite};
 use super::{Pointers, Source};
 use crate::block::{bytes_mut, zeroed};
-use crate::store::Store;
+use crate::store::{Store, Verify};
 
 /// Nodes of 1 KiB have 63 children at most, so trees grow high soon.
 fn store() -> Store {
@@ -28,7 +28,7 @@ fn store() -> Store {
         checkpoint_size: 192,
         segment_usage_size: 16,
     };
-    Store::new(Arc::new(MemoryDevice::new(33 << 20)), geometry, 0)
+    Store::new(Arc::new(MemoryDevice::new(33 << 20)), geometry, 0, Verify::None)
 }
 
 /// One step of a history: a cut, then blocks that are set (true) or made holes.

@@ -288,7 +288,7 @@ impl Cleaning<'_> {
     /// made durable by itself and followed by a pause: the next fsync has to wait for one of them
     /// at most.
     fn write_off_chain(&self, log: &SealedLog) -> Result<()> {
-        log.addresses().for_each(|block| self.store.forget(block));
+        self.store.make_way_for(log);
         let content = log.content();
         let mut at = log.start;
         let mut syncs = self.volume.syncs();

@@ -168,7 +168,13 @@ impl SegmentReader<'_> {
             };
             let before = Before { live: content.live.len(), dat: content.dat.len() };
             for described in log.blocks(self.store.block_size()) {
-                self.classify(&mut content, described)?;
+                match self.classify(&mut content, described) {
+                    // Whether the block is alive is not known.
+                    Err(error @ Error::Damaged { .. }) => {
+                        return Ok(Err(Refusal::Damaged(error.to_string())));
+                    }
+                    classified => classified?,
+                }
             }
             if content.count_live() > (before.live + before.dat) as u64
                 && let Some(refusal) = prove(&mut content, before, &log)?
@@ -205,9 +211,11 @@ impl SegmentReader<'_> {
             }
         }
         for &(block, sum) in &content.dat[before.dat..] {
-            if let Ok(content) = self.store.read(block)
-                && sum.is_some_and(|sum| sum.judge(&content) == Verdict::Wrong)
-            {
+            let is_damaged = match self.store.read(block) {
+                Ok(content) => sum.is_some_and(|sum| sum.judge(&content) == Verdict::Wrong),
+                Err(error) => matches!(error, Error::Damaged { .. }),
+            };
+            if is_damaged {
                 return Ok(Some(damaged(block, "it is one of the DAT, and not what was written")));
             }
         }

@@ -106,7 +106,7 @@ impl Filesystem {
 /// Data blocks of a file that were born after a checkpoint; none, if the file is damaged, which the
 /// commit meets that deletes it.
 fn born_after(view: &View, ino: Ino, kept: Cno) -> Result<u64> {
-    let count = || {
+    let count = || -> Result<u64> {
         let file = File::new(ino, view.inode(ino)?)?;
         let mut born = 0;
         if file.file_type().has_blocks() {
@@ -119,7 +119,7 @@ fn born_after(view: &View, ino: Ino, kept: Cno) -> Result<u64> {
         Ok(born)
     };
     match count() {
-        Err(Error::Corrupt { .. } | Error::Inconsistent(_) | Error::Stale) => Ok(0),
+        Err(error) if error.is_damage() || matches!(error, Error::Stale) => Ok(0),
         counted => counted,
     }
 }

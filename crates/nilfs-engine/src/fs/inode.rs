@@ -291,6 +291,7 @@ impl Inode {
             if !claim(placed)? {
                 let mut block = zeroed(context.view.store.block_size());
                 context.view.store.read_run(placed.block, bytes_mut(&mut block))?;
+                context.view.store.check(placed.block, &block)?;
                 *page = Page { data: Some(block), placed: None };
             }
         }

@@ -67,7 +67,7 @@ use crate::host::{Instant, Mutex, Rank, RwLock, Timestamp};
 use crate::log::group_commit::GroupCommit;
 use crate::log::segment_writer::SegmentWriter;
 use crate::recovery::{self, RollForward, SyncLog};
-use crate::store::Store;
+use crate::store::{Store, Verify};
 use crate::times::Times;
 use crate::tree::{Shared, View};
 use crate::volume::Volume;
@@ -200,7 +200,7 @@ impl Filesystem {
         if device.is_read_only() {
             return Err(Error::ReadOnly { reason: "the device cannot be written".into() });
         }
-        let volume = Volume::open(device)?;
+        let volume = Volume::open_with(device, options.verify)?;
         volume.superblock().refuse_unknown_features(true).map_err(Error::Feature)?;
         let found = match options.give_up_unrecoverable {
             true => volume.recoverable()?,
@@ -226,9 +226,13 @@ impl Filesystem {
     ///
     /// # Errors
     /// As [`Filesystem::mount`].
-    pub(crate) fn trial(device: Arc<dyn Device>, logs: usize) -> Result<Option<Error>> {
+    pub(crate) fn trial(
+        device: Arc<dyn Device>,
+        verify: Verify,
+        logs: usize,
+    ) -> Result<Option<Error>> {
         let copy = CopyOnWriteDevice::new(device, Arc::default());
-        let volume = Volume::open(Arc::new(copy))?;
+        let volume = Volume::open_with(Arc::new(copy), verify)?;
         let found = recovery::roll_forward(&volume.store, &volume.found)?.first(logs);
         let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
         let options = MountOptions { barrier: false, cleaner, ..MountOptions::default() };

@@ -72,7 +72,7 @@ impl Filesystem {
         }
         let claimed = self.roll_forward(log, sync_logs)?;
         match self.complete_recovery(log, claimed) {
-            Err(damage @ (Error::Corrupt { .. } | Error::Inconsistent(_))) => Ok(Err(damage)),
+            Err(damage) if damage.is_damage() => Ok(Err(damage)),
             completed => completed.map(Ok),
         }
     }

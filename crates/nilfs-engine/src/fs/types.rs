@@ -8,7 +8,7 @@ use nilfs_ondisk::{ByteCount, Ino};
 
 use crate::cleaner::options::CleanerOptions;
 use crate::host::{Clock, SystemClock, Timestamp};
-use crate::store::FLASH_PAGE;
+use crate::store::{FLASH_PAGE, Verify};
 
 /// What a sync of one file makes durable (mount option `order`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,6 +44,8 @@ pub struct MountOptions {
     pub fsync: FsyncBy,
     /// See [`OnError`].
     pub on_error: OnError,
+    /// See [`Verify`].
+    pub verify: Verify,
     /// Tell the device about segments that became free.
     pub discard: bool,
     /// Flush the device where durability asks for it. Without it a power cut can lose everything.
@@ -73,6 +75,7 @@ impl PartialEq for MountOptions {
             order,
             fsync,
             on_error,
+            verify,
             discard,
             barrier,
             dirty_limit,
@@ -86,6 +89,7 @@ impl PartialEq for MountOptions {
         *order == other.order
             && *fsync == other.fsync
             && *on_error == other.on_error
+            && *verify == other.verify
             && *discard == other.discard
             && *barrier == other.barrier
             && *dirty_limit == other.dirty_limit
@@ -104,6 +108,7 @@ impl Default for MountOptions {
             order: Order::default(),
             fsync: FsyncBy::default(),
             on_error: OnError::default(),
+            verify: Verify::default(),
             discard: false,
             barrier: true,
             dirty_limit: 256 << 20,

@@ -61,6 +61,8 @@ pub(crate) enum Rank {
     Sequences,
     /// Blocks that a mount has read before they are asked for.
     ReadAhead,
+    /// The checksums of the blocks of a segment.
+    Checksums,
     /// Memory of blocks that are in use no more.
     BlockPool,
 }

@@ -26,6 +26,8 @@ pub(crate) struct SealedLog {
     /// How many files the blocks are of.
     files: usize,
     blocks: Vec<Block>,
+    /// The checksums of these, and of those after them that are not written.
+    sums: Vec<BlockSum>,
     /// Blocks after these that the log claims and that are not written.
     hole: u64,
 }
@@ -42,6 +44,11 @@ impl SealedLog {
     pub(crate) fn is_of_large_files(&self) -> bool {
         let bytes: usize = self.blocks.iter().map(|block| block.len()).sum();
         bytes >= self.files.saturating_mul(LARGE)
+    }
+
+    /// The first block after the summary, and the checksums of the blocks from there on.
+    pub(crate) fn sums(&self) -> (BlockNr, &[BlockSum]) {
+        (self.start.plus(self.summary_blocks), &self.sums)
     }
 
     /// Blocks of the log, its summary included.
@@ -144,7 +151,7 @@ pub(crate) fn seal(
         let summary = Arc::new(summary.into_boxed_slice());
         let PlannedLog { start, segment, seq, next, summary_blocks, hole, .. } = *log;
         let files = files.len();
-        SealedLog { start, segment, seq, next, summary, summary_blocks, files, blocks, hole }
+        SealedLog { start, segment, seq, next, summary, summary_blocks, files, blocks, sums, hole }
     };
     plan.logs.iter().enumerate().map(one).collect()
 }

@@ -340,7 +340,9 @@ impl SegmentWriter {
     ) -> Result<Written> {
         let nothing = MetadataChanges::default();
         let (commit, changes, refused) = match self.build(frozen, changes, stamp) {
-            Err(error @ (Error::NoSpace | Error::Device { .. })) if !changes.is_empty() => {
+            Err(error @ (Error::NoSpace | Error::Device { .. } | Error::Damaged { .. }))
+                if !changes.is_empty() =>
+            {
                 // A checkpoint of nothing would only take room.
                 if frozen.is_empty() && !self.is_recovering() {
                     return Ok(Written { effects: None, refused: Some(error) });
@@ -364,7 +366,7 @@ impl SegmentWriter {
         stamp: &Stamp,
     ) -> Result<Written> {
         match self.build(frozen, changes, stamp) {
-            Err(error @ (Error::NoSpace | Error::Device { .. })) => {
+            Err(error @ (Error::NoSpace | Error::Device { .. } | Error::Damaged { .. })) => {
                 Ok(Written { effects: None, refused: Some(error) })
             }
             built => {
@@ -575,7 +577,7 @@ impl SegmentWriter {
 
     fn write_log(&mut self, log: &SealedLog, stamp: &Stamp) -> Result<()> {
         self.mark_in_use(stamp)?;
-        log.addresses().for_each(|block| self.store.forget(block));
+        self.store.make_way_for(log);
         // A large write reaches the device at once, a small one when the system comes to it. A card with one
         // open unit opens and closes two of them where the small one comes after the large one.
         if let Some(before) = self.not_begun.replace(log.extent()) {

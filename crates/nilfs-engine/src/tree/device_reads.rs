@@ -7,8 +7,8 @@ use std::ops::Range;
 use nilfs_device::Part;
 use nilfs_ondisk::{BlockNr, BlockSize};
 
-use crate::error::{Error, Result};
-use crate::store::Store;
+use crate::error::Result;
+use crate::store::{Store, Verify};
 
 /// Bytes that are read for nothing rather than asked for twice: a card takes about as long for them as
 /// for another request.
@@ -70,7 +70,7 @@ impl DeviceReads {
             let mut read = |runs: &[Run]| read_together(store, runs, buffer, asked);
             match read(runs) {
                 // What is between them may be unreadable, and nobody needs it.
-                Err(Error::Device { .. }) if runs.len() > 1 => {
+                Err(error) if error.is_of_block() && runs.len() > 1 => {
                     runs.chunks(1).try_for_each(read)?;
                 }
                 done => done?,
@@ -105,10 +105,11 @@ fn read_together(store: &Store, runs: &[Run], buffer: &mut [u8], asked: bool) ->
     let Some(first) = runs.first() else { return Ok(()) };
     if let ([run], true) = (runs, first.is_whole_blocks(block_size)) {
         let buffer = &mut buffer[run.part.clone()];
-        return match asked {
-            true => store.read_run(run.first, buffer),
-            false => store.read_content(run.first, buffer),
-        };
+        read_blocks(store, run.first, buffer, asked)?;
+        return store.check_content(run.first, buffer);
+    }
+    if store.verify() == Verify::All {
+        return read_checked(store, runs, buffer, asked);
     }
     let byte = |block: BlockNr| (block.0 - first.first.0) as usize * block_size.bytes();
     let mut parts = Vec::with_capacity(2 * runs.len() + 1);
@@ -122,6 +123,29 @@ fn read_together(store: &Store, runs: &[Run], buffer: &mut [u8], asked: bool) ->
     let end = runs.last().map_or(at, |run| byte(run.end(block_size)));
     parts.extend(skipped(at..end));
     store.read_parts(first.first, &mut parts, asked)
+}
+
+/// As [`read_together`], with all bytes of blocks of which parts are wanted: their checksums need them.
+fn read_checked(store: &Store, runs: &[Run], buffer: &mut [u8], asked: bool) -> Result<()> {
+    let block_size = store.block_size();
+    let (Some(first), Some(last)) = (runs.first(), runs.last()) else { return Ok(()) };
+    let byte = |block: BlockNr| (block.0 - first.first.0) as usize * block_size.bytes();
+    let mut bytes = vec![0; byte(last.end(block_size))];
+    read_blocks(store, first.first, &mut bytes, asked)?;
+    for run in runs {
+        let blocks = &bytes[byte(run.first)..byte(run.end(block_size))];
+        store.check_content(run.first, blocks)?;
+        let wanted = &blocks[run.within..run.within + run.part.len()];
+        buffer[run.part.clone()].copy_from_slice(wanted);
+    }
+    Ok(())
+}
+
+fn read_blocks(store: &Store, first: BlockNr, buffer: &mut [u8], asked: bool) -> Result<()> {
+    match asked {
+        true => store.read_run(first, buffer),
+        false => store.read_content(first, buffer),
+    }
 }
 
 fn skipped<'a>(bytes: Range<usize>) -> Option<Part<'a>> {
@@ -206,7 +230,7 @@ mod tests {
     /// Reads these blocks, the first and the last of them in part, asked for or not.
     fn read(device: &Arc<Numbered>, blocks: &[u64]) -> Result<()> {
         let volume = open(&empty_volume(60));
-        let store = Store::new(Arc::clone(device) as _, volume.store.geometry(), 0);
+        let store = Store::new(Arc::clone(device) as _, volume.store.geometry(), 0, Verify::None);
         let mut expected: Vec<u8> = blocks.iter().flat_map(|block| [*block as u8; BLOCK]).collect();
         expected.drain(..7);
         expected.truncate(expected.len() - (BLOCK - 5));

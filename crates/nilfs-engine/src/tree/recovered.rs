@@ -40,6 +40,7 @@ impl Recovered {
                 if let Some(placed) = placed {
                     let mut block = zeroed(store.block_size());
                     store.read_run(placed.block, bytes_mut(&mut block))?;
+                    store.check_content(placed.block, &block)?;
                     page.data = Some(block);
                 }
             }

@@ -1,0 +1,477 @@
+//! Whether blocks are what was written there: a read is checked against the checksum that the log of
+//! the block has of it (docs/format.md §4.3).
+//!
+//! Checksums are kept by segment, of as many segments as there is memory for. Those of a log that this
+//! process writes are put in by its writer. Others are found by going from log to log, from the beginning
+//! of the segment to the block in question, and no further.
+//!
+//! That is much to read for a block of metadata, which lies near the end of a segment of small logs as often
+//! as not. So the summary of its log is looked for right before it. It may be a part of a file that looks
+//! like one: what agrees with it is believed, and what contradicts it is not damaged unless the way from the
+//! beginning of the segment says so as well.
+//!
+//! # A reader never judges by checksums of another use of the segment
+//!
+//! It is the rule by which blocks can be cached by their addresses. A reader holds a view in which the
+//! block is alive; as long as that view is held, the segment is not given to the log again
+//! (`log/withheld.rs`). So all logs up to the block are complete and stay as they are, and what the
+//! reader finds out about them is right, whenever it is put in. The log that goes on behind them in the
+//! same segment is no matter: a reader does not look there, and the writer puts in other places. The first
+//! log of the next use begins with the segment, and drops all that was known of it.
+//!
+//! # What cannot be known is no error
+//!
+//! Logs of Linux and of older versions have no checksums. A summary that is damaged, or to which no way
+//! leads from the beginning of the segment, says nothing, nor does a log of which the checksum is right
+//! although that of a block is not ([`Log::proof`](reader::Log::proof)).
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use nilfs_ondisk::crc::BlockSum;
+use nilfs_ondisk::summary::{BlockInfo, LogHeader};
+use nilfs_ondisk::{BlockNr, BlockSize, Ino, SegNum, Seq};
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
+
+use super::{BESIDE_BLOCK, CACHE_SHARDS, Store};
+use crate::error::{Error, Result};
+use crate::host::{Mutex, NumberState, Rank};
+use crate::log::reader::{self, DescribedBlock, Proof};
+
+/// Memory for checksums at least, in bytes: that of a few segments in each part of the cache.
+const LEAST_BYTES: u64 = CACHE_SHARDS as u64 * 4 * ONE_SEGMENT;
+
+/// Bytes that the checksums of a segment take where logs are long.
+const ONE_SEGMENT: u64 = 8 << 10;
+
+/// Bytes that are read at once on the way through a segment. A card takes about as long for them as for
+/// one block.
+const WINDOW: usize = 16 << 10;
+
+/// As many where logs are shorter than that: several are read together.
+const LONG_WINDOW: usize = 64 << 10;
+
+/// Bytes before a block of metadata in which the summary of its log is looked for, at first and then.
+const BEFORE: [usize; 2] = [WINDOW, LONG_WINDOW];
+
+/// Which blocks are checked against their checksums when they are read (mount option `verify`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Verify {
+    /// None.
+    None,
+    /// Blocks of metadata, and those of files that are read to be changed in part.
+    #[default]
+    Metadata,
+    /// Those, and the content of files.
+    All,
+}
+
+/// Checksums of blocks, as far as they are known.
+pub(super) struct Checksums {
+    segments: Cache<SegNum, Kept, Bytes, NumberState>,
+}
+
+/// The logs of a segment, as far as they are known.
+type Segment = Arc<Mutex<Logs>>;
+
+/// Logs by their first blocks.
+type Logs = BTreeMap<BlockNr, Known>;
+
+/// A segment, with the bytes of memory that its logs took when they were counted last.
+#[derive(Clone)]
+struct Kept {
+    logs: Segment,
+    bytes: u64,
+}
+
+/// Counts the memory of a segment.
+#[derive(Clone)]
+struct Bytes;
+
+impl Weighter<SegNum, Kept> for Bytes {
+    fn weight(&self, _: &SegNum, kept: &Kept) -> u64 {
+        BESIDE_BLOCK as u64 + kept.bytes
+    }
+}
+
+/// A log, or a part of a segment of which nothing can be known.
+#[derive(Debug)]
+struct Known {
+    /// The block after the last one.
+    end: BlockNr,
+    /// The use of the segment.
+    seq: Seq,
+    /// Whether it is known that this is a log, and not a part of a file that looks like one.
+    proven: bool,
+    sums: Sums,
+}
+
+#[derive(Debug)]
+enum Sums {
+    /// Nobody has asked for them yet.
+    Unread(Box<LogHeader>),
+    /// There are none.
+    Absent,
+    /// Those of the blocks from one on.
+    Of(BlockNr, Box<[BlockSum]>),
+}
+
+fn unknown() -> Segment {
+    Arc::new(Mutex::new(Rank::Checksums, Logs::new()))
+}
+
+impl Checksums {
+    /// Keeps checksums in about as many bytes.
+    pub(super) fn new(bytes: u64) -> Self {
+        let bytes = bytes.max(LEAST_BYTES);
+        let options = OptionsBuilder::new()
+            .estimated_items_capacity((bytes / ONE_SEGMENT) as usize)
+            .weight_capacity(bytes)
+            .shards(CACHE_SHARDS)
+            .build()
+            .expect("both capacities are set");
+        let (hash_builder, lifecycle) = (NumberState::default(), DefaultLifecycle::default());
+        Self { segments: Cache::with_options(options, Bytes, hash_builder, lifecycle) }
+    }
+
+    /// Keeps checksums in about as many bytes from now on.
+    pub(super) fn set_limit(&self, bytes: u64) {
+        self.segments.set_capacity(bytes.max(LEAST_BYTES));
+    }
+
+    fn segment(&self, number: SegNum) -> Segment {
+        if let Some(kept) = self.segments.get(&number) {
+            return kept.logs;
+        }
+        let logs = unknown();
+        self.segments.insert(number, Kept { logs: Arc::clone(&logs), bytes: 0 });
+        logs
+    }
+
+    /// Keeps a segment of which more is known now.
+    fn keep(&self, number: SegNum, logs: Segment) {
+        let bytes = logs.lock().values().map(Known::bytes).sum();
+        self.segments.insert(number, Kept { logs, bytes });
+    }
+
+    /// Takes note of a log that is about to be written. What was known of its place, and of what comes
+    /// after it in the segment, is no longer so.
+    pub(super) fn note_written(
+        &self,
+        number: SegNum,
+        log: Range<BlockNr>,
+        seq: Seq,
+        (first, sums): (BlockNr, &[BlockSum]),
+    ) {
+        let segment = self.segment(number);
+        let mut logs = segment.lock();
+        drop(logs.split_off(&log.start));
+        if let Some((_, before)) = logs.last_key_value()
+            && before.end > log.start
+            && let Some(mut before) = logs.last_entry()
+        {
+            before.get_mut().end = log.start;
+        }
+        logs.insert(
+            log.start,
+            Known { end: log.end, seq, proven: true, sums: Sums::Of(first, sums.into()) },
+        );
+        drop(logs);
+        self.keep(number, segment);
+    }
+
+    /// Takes note of a log that was found on the way to the newest checkpoint.
+    pub(super) fn note_found(&self, segment: SegNum, start: BlockNr, header: LogHeader) {
+        let log = Known::unread(start, header, true);
+        self.segment(segment).lock().insert(start, log);
+    }
+
+    /// Checks a block of metadata, as [`Checksums::check`] does.
+    pub(super) fn check_metadata(
+        &self,
+        store: &Store,
+        block: BlockNr,
+        content: &[u8],
+    ) -> Result<()> {
+        let geometry = store.geometry();
+        let logs = self.segment(geometry.segment_of(block));
+        let is_known = log_of(&logs.lock(), block).is_some();
+        if !is_known && let Some((start, header)) = log_before(store, block)? {
+            logs.lock().entry(start).or_insert(Known::unread(start, header, false));
+        }
+        self.check(store, block, content)
+    }
+
+    /// Checks blocks that lie one after the other.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] for the first that is not what was written there, [`Error::WouldWait`].
+    pub(super) fn check(&self, store: &Store, first: BlockNr, content: &[u8]) -> Result<()> {
+        let blocks = content.chunks_exact(store.block_size().bytes());
+        let end = first.plus(blocks.len() as u64);
+        for (nth, (block, sum)) in blocks.zip(self.of(store, first..end)?).enumerate() {
+            let found = sum.map(|_| BlockSum::of(block));
+            if found != sum {
+                self.confirm(store, first.plus(nth as u64), found)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if a block that has another checksum than it should have is damaged: by what the device says
+    /// on the way from the beginning of the segment, or by what is certain if that way is barred now.
+    fn confirm(&self, store: &Store, block: BlockNr, found: Option<BlockSum>) -> Result<()> {
+        let segment = store.geometry().segment_of(block);
+        let is_certain = log_of(&self.segment(segment).lock(), block).is_some_and(|it| it.1.proven);
+        let afresh = unknown();
+        read_sums(store, &afresh, block)?;
+        let log = log_of(&afresh.lock(), block).map(|(start, log)| (start, log.sum(block)));
+        let is_damaged = match log {
+            Some((_, sum @ Some(_))) => sum != found,
+            Some((_, None)) | None => is_certain,
+        };
+        if !is_damaged {
+            self.keep(segment, afresh);
+            return Ok(());
+        }
+        let part = log.and_then(|(start, _)| part(store, start, block));
+        Err(Error::Damaged { block, part: part.map_or_else(String::new, |it| format!(", {it}")) })
+    }
+
+    /// Returns the checksums of blocks that lie one after the other, as far as they can be known.
+    fn of(&self, store: &Store, blocks: Range<BlockNr>) -> Result<Vec<Option<BlockSum>>> {
+        let geometry = store.geometry();
+        let mut sums = Vec::with_capacity((blocks.end.0 - blocks.start.0) as usize);
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let segment = geometry.segment_of(at);
+            let end = blocks.end.min(geometry.segment_end(segment));
+            let known = self.segment(segment);
+            let has_read = read_sums(store, &known, at)?;
+            let logs = known.lock();
+            let log = log_of(&logs, at).map(|(_, log)| log);
+            let part = at..log.map_or(at.plus(1), |log| log.end.min(end));
+            let sum = |block| log.and_then(|log| log.sum(BlockNr(block)));
+            sums.extend((part.start.0..part.end.0).map(sum));
+            at = part.end;
+            drop(logs);
+            if has_read {
+                self.keep(segment, known);
+            }
+        }
+        Ok(sums)
+    }
+}
+
+/// Returns the log of a block, if that is known.
+fn log_of(logs: &Logs, block: BlockNr) -> Option<(BlockNr, &Known)> {
+    let log = logs.range(..=block).next_back().filter(|(_, log)| log.end > block);
+    log.map(|(start, log)| (*start, log))
+}
+
+/// Finds the log of a block, and reads its checksums, if that was not done before. Returns whether it has
+/// read them.
+fn read_sums(store: &Store, logs: &Segment, block: BlockNr) -> Result<bool> {
+    let unread = || {
+        log_of(&logs.lock(), block).map(|(start, log)| match &log.sums {
+            Sums::Unread(header) => Some((start, header.clone())),
+            Sums::Absent | Sums::Of(..) => None,
+        })
+    };
+    let unread = match unread() {
+        Some(unread) => unread,
+        None => {
+            find_logs(store, logs, block)?;
+            unread().flatten()
+        }
+    };
+    let Some((start, header)) = unread else { return Ok(false) };
+    let sums = or_nothing(sums_of(store, start, *header))?;
+    if let Some(log) = logs.lock().get_mut(&start).filter(|log| log.is_unread(&header)) {
+        log.sums = sums.unwrap_or(Sums::Absent);
+    }
+    Ok(true)
+}
+
+impl Known {
+    fn unread(start: BlockNr, header: LogHeader, proven: bool) -> Self {
+        let end = start.plus(header.nblocks.into());
+        Self { end, seq: header.seq, proven, sums: Sums::Unread(Box::new(header)) }
+    }
+
+    /// Returns the bytes of memory that it takes, with the place where it is kept.
+    fn bytes(&self) -> u64 {
+        let more = match &self.sums {
+            Sums::Unread(_) => size_of::<LogHeader>(),
+            Sums::Absent => 0,
+            Sums::Of(_, sums) => size_of_val(&**sums),
+        };
+        (2 * size_of::<Self>() + more) as u64
+    }
+
+    /// Returns the checksum of one of its blocks, if it is there.
+    fn sum(&self, block: BlockNr) -> Option<BlockSum> {
+        let Sums::Of(first, sums) = &self.sums else { return None };
+        let nth = usize::try_from(block.0.checked_sub(first.0)?).ok()?;
+        sums.get(nth).copied()
+    }
+
+    fn is_unread(&self, header: &LogHeader) -> bool {
+        matches!(&self.sums, Sums::Unread(unread) if **unread == *header)
+    }
+}
+
+/// Returns the checksums of the blocks of a log, if it says which content is right.
+fn sums_of(store: &Store, start: BlockNr, header: LogHeader) -> Result<Sums> {
+    let mut log = reader::read(store, start, header)?;
+    let first = start.plus(header.summary_blocks(store.block_size()));
+    let is_right = log.sums.is_some() && log.proof(store)? == Proof::OfBlocks;
+    let sums = log.sums.take().filter(|_| is_right);
+    Ok(sums.map_or(Sums::Absent, |sums| Sums::Of(first, sums.into_boxed_slice())))
+}
+
+/// Goes through the logs of a segment until the one of a block is known.
+fn find_logs(store: &Store, logs: &Segment, block: BlockNr) -> Result<()> {
+    let geometry = store.geometry();
+    let segment = geometry.segment_of(block);
+    let mut window = Window::default();
+    let (mut at, mut seq) = (geometry.segment_start(segment), None);
+    loop {
+        {
+            let mut known = logs.lock();
+            while let Some(log) = known.get_mut(&at) {
+                log.proven = true;
+                (at, seq) = (log.end, Some(log.seq));
+            }
+        }
+        if at > block {
+            return Ok(());
+        }
+        let header = or_nothing(window.header(store, at))?.flatten();
+        let header = header.filter(|header| seq.is_none_or(|seq| seq == header.seq));
+        let mut known = logs.lock();
+        let (end, sums) = match header {
+            Some(header) => (at.plus(header.nblocks.into()), Sums::Unread(Box::new(header))),
+            None => {
+                let next = known.range(at.plus(1)..).next().map(|(start, _)| *start);
+                (next.unwrap_or(geometry.segment_end(segment)), Sums::Absent)
+            }
+        };
+        let seq = header.map(|header| header.seq).or(seq).unwrap_or_default();
+        known.entry(at).or_insert(Known { end, seq, proven: true, sums });
+    }
+}
+
+/// Returns the log that seems to have a block, if its summary lies near.
+fn log_before(store: &Store, block: BlockNr) -> Result<Option<(BlockNr, LogHeader)>> {
+    let (size, geometry) = (store.block_size(), store.geometry());
+    let start = geometry.segment_start(geometry.segment_of(block));
+    let mut end = block;
+    for bytes in BEFORE {
+        let first = BlockNr(block.0.saturating_sub((bytes / size.bytes()) as u64)).max(start);
+        let mut before = vec![0; (end.0 - first.0) as usize * size.bytes()];
+        if or_nothing(store.read_run(first, &mut before))?.is_none() {
+            return Ok(None);
+        }
+        let found = before.chunks_exact(size.bytes()).enumerate().rev().find_map(|(nth, bytes)| {
+            let at = first.plus(nth as u64);
+            let header = reader::parse_header(store, at, bytes)?;
+            (at.plus(header.nblocks.into()) > block).then_some((at, header))
+        });
+        if let Some((at, header)) = found {
+            let is_log = or_nothing(reader::read(store, at, header))?.is_some();
+            return Ok(is_log.then_some((at, header)));
+        }
+        end = first;
+    }
+    Ok(None)
+}
+
+/// Blocks of a segment that were read together.
+#[derive(Default)]
+struct Window {
+    first: BlockNr,
+    bytes: Vec<u8>,
+    /// Bytes of the log that was asked for last.
+    last_log: u64,
+}
+
+impl Window {
+    /// Returns the header of the log that begins at a block, if there is one.
+    fn header(&mut self, store: &Store, at: BlockNr) -> Result<Option<LogHeader>> {
+        let size = store.block_size();
+        if self.block(at, size).is_none() {
+            self.read(store, at)?;
+        }
+        let header = self.block(at, size).and_then(|it| reader::parse_header(store, at, it));
+        self.last_log = header.map_or(0, |header| u64::from(header.nblocks) * size.bytes64());
+        Ok(header)
+    }
+
+    fn block(&self, at: BlockNr, size: BlockSize) -> Option<&[u8]> {
+        let nth = usize::try_from(at.0.checked_sub(self.first.0)?).ok()?;
+        self.bytes.chunks_exact(size.bytes()).nth(nth)
+    }
+
+    fn read(&mut self, store: &Store, at: BlockNr) -> Result<()> {
+        let (size, geometry) = (store.block_size(), store.geometry());
+        let left = geometry.segment_end(geometry.segment_of(at)).0 - at.0;
+        let is_short = (1..LONG_WINDOW as u64).contains(&self.last_log);
+        let bytes = if is_short { LONG_WINDOW } else { WINDOW };
+        let blocks = (bytes / size.bytes()).max(1).min(left as usize);
+        self.first = at;
+        self.bytes.resize(blocks * size.bytes(), 0);
+        match store.read_run(at, &mut self.bytes) {
+            // It may be another one of them that cannot be read.
+            Err(Error::Device { .. }) if blocks > 1 => {
+                self.bytes.truncate(size.bytes());
+                store.read_run(at, &mut self.bytes)
+            }
+            read => read,
+        }
+        .inspect_err(|_| self.bytes.clear())
+    }
+}
+
+/// Returns nothing for what cannot be read or is damaged.
+///
+/// # Errors
+/// [`Error::WouldWait`]: it may be read by another thread.
+fn or_nothing<T>(found: Result<T>) -> Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(Error::WouldWait) => Err(Error::WouldWait),
+        Err(error) => {
+            tracing::debug!("blocks are not checked: {error}");
+            Ok(None)
+        }
+    }
+}
+
+/// Names what a block is a part of, as the summary of its log says.
+fn part(store: &Store, log: BlockNr, block: BlockNr) -> Option<String> {
+    let header = reader::header(store, log).ok().flatten()?;
+    let log = reader::read(store, log, header).ok()?;
+    let size = store.block_size();
+    log.blocks(size).find(|it| it.block == block).map(|it| described(&it, size))
+}
+
+fn described(block: &DescribedBlock, size: BlockSize) -> String {
+    let file = match block.ino {
+        Ino::DAT => "the DAT".to_owned(),
+        Ino::CPFILE => "the cpfile".to_owned(),
+        Ino::SUFILE => "the sufile".to_owned(),
+        Ino::IFILE => "the ifile".to_owned(),
+        Ino::XATTR => "the notes of snapshots".to_owned(),
+        ino => format!("inode {ino}"),
+    };
+    match block.info {
+        BlockInfo::Data { offset, .. } | BlockInfo::DatData { offset } => {
+            let start = offset.0.saturating_mul(size.bytes64());
+            format!("bytes {start} to {} of {file}", start.saturating_add(size.bytes64() - 1))
+        }
+        BlockInfo::Node { .. } | BlockInfo::DatNode { .. } => format!("a B-tree node of {file}"),
+    }
+}

@@ -1,0 +1,446 @@
+//! Blocks are checked against their checksums when they are read (mount option `verify`): what is not what
+//! was written is an error, and never a wrong answer; what is, and what cannot be known, is none.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use common::{LINUX_IMAGES, check, linux_image, make, new, parameters, pattern};
+use nilfs_device::{Device, IoSlice, MemoryDevice};
+use nilfs_engine::mkfs::format;
+use nilfs_engine::scrub::{Selection, scrub};
+use nilfs_engine::{
+    Amount, Checkpoints, CleanerOptions, Error, FileType, Files, Filesystem, Ino, Log, ManualRun,
+    MountOptions, ReadOnlyOptions, ReadOnlyVolume, Result, SegNum, SetAttr, Verify, Volume,
+};
+use nilfs_ondisk::crc::{BlockSum, crc32_le};
+use nilfs_ondisk::inode::S_IFDIR;
+use nilfs_ondisk::summary::{BlockInfo, seal_again};
+use nilfs_ondisk::{BlockNr, BlockSize, block_sums};
+
+const BLOCK: u64 = 1024;
+const PER_SEGMENT: u64 = 64;
+const SEGMENTS: u64 = 60;
+
+fn volume() -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new((SEGMENTS * PER_SEGMENT + 8) * BLOCK));
+    let mut parameters = parameters(BLOCK);
+    parameters.blocks_per_segment = PER_SEGMENT as u32;
+    format(&*device, &parameters).unwrap();
+    device
+}
+
+fn mount(device: &Arc<MemoryDevice>, verify: Verify) -> Arc<Filesystem> {
+    let cleaner = CleanerOptions { protection: Duration::ZERO, ..CleanerOptions::default() };
+    let options = MountOptions { cleaner, verify, ..MountOptions::default() };
+    Filesystem::mount(Arc::clone(device) as _, options).unwrap()
+}
+
+fn look(device: &Arc<MemoryDevice>, verify: Verify) -> Result<ReadOnlyVolume> {
+    let options = ReadOnlyOptions { verify, ..ReadOnlyOptions::default() };
+    ReadOnlyVolume::mount(Arc::clone(device) as _, options)
+}
+
+/// A volume with something of every kind in its newest checkpoint: files with direct maps and with B-trees,
+/// a directory of many blocks, a symbolic link.
+fn various() -> Arc<MemoryDevice> {
+    let device = volume();
+    let fs = mount(&device, Verify::All);
+    let root = fs.root().unwrap().inode;
+    let small = make(&fs, &root, "small");
+    fs.write(&small, 0, &pattern(1, 3 * BLOCK as usize + 100)).unwrap();
+    let large = make(&fs, &root, "large");
+    fs.write(&large, 0, &pattern(2, 200 * BLOCK as usize)).unwrap();
+    let dir = fs.create(&root, b"dir", &new(S_IFDIR | 0o755)).unwrap().inode;
+    for nth in 0..150 {
+        make(&fs, &dir, &format!("a file with a long name, number {nth}"));
+    }
+    fs.symlink(&root, b"link", b"small", 0, 0).unwrap();
+    fs.unmount().unwrap();
+    device
+}
+
+/// What programs see of a volume: the content of each file by its path.
+type Seen = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn see(files: &dyn Files, dir: Ino, path: &[u8], seen: &mut Seen) -> Result<()> {
+    let mut names = Vec::new();
+    files.read_dir(dir, 0, &mut |entry| {
+        names.push(entry.name.to_vec());
+        true
+    })?;
+    for name in names.into_iter().filter(|name| !matches!(&name[..], b"." | b"..")) {
+        let attr = files.lookup(dir, &name)?;
+        let path = [path, b"/", &name].concat();
+        let content = match attr.file_type {
+            FileType::Directory => {
+                see(files, attr.ino, &path, seen)?;
+                Vec::new()
+            }
+            FileType::Symlink => files.read_link(attr.ino)?,
+            FileType::Regular => {
+                let mut bytes = vec![0; attr.size.min(1 << 20) as usize];
+                files.read(attr.ino, 0, &mut bytes)?;
+                bytes
+            }
+            _ => Vec::new(),
+        };
+        seen.insert(path, content);
+    }
+    Ok(())
+}
+
+fn see_all(device: &Arc<MemoryDevice>, verify: Verify) -> Result<Seen> {
+    let volume = look(device, verify)?;
+    volume.checkpoints(Default::default(), usize::MAX)?;
+    let mut seen = Seen::new();
+    see(&volume, Ino::ROOT, b"", &mut seen)?;
+    Ok(seen)
+}
+
+fn logs(device: &Arc<MemoryDevice>) -> Vec<Log> {
+    let volume = Volume::open_with(Arc::clone(device) as _, Verify::None).unwrap();
+    let segments = volume.segments(Default::default()).unwrap();
+    segments.iter().flat_map(|it| volume.logs(it.segment).unwrap()).collect()
+}
+
+/// Blocks of files in all logs: the file, what it is, and where it lies.
+fn blocks(device: &Arc<MemoryDevice>) -> Vec<(Ino, BlockInfo, BlockNr)> {
+    let size = BlockSize::from_bytes(BLOCK).unwrap();
+    let of_log = |log: Log| {
+        let first = log.start.plus(log.header.summary_blocks(size));
+        let infos: Vec<_> =
+            log.files.iter().flat_map(|it| it.blocks.iter().map(|info| (it.ino, *info))).collect();
+        infos
+            .into_iter()
+            .enumerate()
+            .map(move |(nth, (ino, info))| (ino, info, first.plus(nth as u64)))
+    };
+    logs(device).into_iter().flat_map(of_log).collect()
+}
+
+/// Where the nth block of the content of a file was written last.
+fn place(device: &Arc<MemoryDevice>, ino: Ino, nth: u64) -> BlockNr {
+    let is_it = |(of, info, _): &&(Ino, BlockInfo, BlockNr)| {
+        *of == ino && matches!(info, BlockInfo::Data { offset, .. } if offset.0 == nth)
+    };
+    blocks(device).iter().rfind(is_it).expect("the file has that block").2
+}
+
+fn log_of(device: &Arc<MemoryDevice>, block: BlockNr) -> Log {
+    let has =
+        |log: &Log| (log.start.0..log.start.0 + u64::from(log.header.nblocks)).contains(&block.0);
+    logs(device).into_iter().find(has).expect("it is in a log")
+}
+
+fn flip(device: &MemoryDevice, block: BlockNr, offset: u64) {
+    let mut byte = [0];
+    device.read_at(block.0 * BLOCK + offset, &mut byte).unwrap();
+    device.write_at(block.0 * BLOCK + offset, &[IoSlice::new(&[byte[0] ^ 1])]).unwrap();
+}
+
+fn copy(device: &MemoryDevice) -> Arc<MemoryDevice> {
+    Arc::new(MemoryDevice::from(device.snapshot()))
+}
+
+/// Fails unless an error is that a block is damaged. Returns what the error says.
+#[track_caller]
+fn is_damaged<T: std::fmt::Debug>(result: Result<T>, at: BlockNr) -> String {
+    match result {
+        Err(error @ Error::Damaged { block, .. }) if block == at => error.to_string(),
+        other => panic!("block {at}: {other:?}"),
+    }
+}
+
+fn is_metadata(file_blocks: &BTreeSet<Ino>, ino: Ino, info: &BlockInfo) -> bool {
+    !(file_blocks.contains(&ino) && matches!(info, BlockInfo::Data { .. }))
+}
+
+fn kind(ino: Ino, info: &BlockInfo) -> (Ino, bool) {
+    let is_node = matches!(info, BlockInfo::Node { .. } | BlockInfo::DatNode { .. });
+    (ino.min(Ino::FIRST_USER), is_node)
+}
+
+/// One bit of metadata had changed, and names were gone or a file was another one, without a word.
+#[test]
+fn metadata_that_has_changed_is_an_error_and_no_wrong_answer() {
+    let device = various();
+    let truth = see_all(&device, Verify::Metadata).unwrap();
+    let shown = look(&device, Verify::None).unwrap();
+    let content = ["small", "large"]
+        .map(|name| Files::lookup(&shown, Ino::ROOT, name.as_bytes()).unwrap().ino);
+    let (mut found, mut wrong) = (BTreeSet::new(), 0);
+    for (nth, (ino, info, block)) in blocks(&device).into_iter().enumerate() {
+        if !is_metadata(&content.into(), ino, &info) {
+            continue;
+        }
+        let damaged = copy(&device);
+        flip(&damaged, block, (nth as u64 * 37) % BLOCK);
+        match see_all(&damaged, Verify::Metadata) {
+            Ok(seen) => assert_eq!(seen, truth, "block {block}, {info:?} of inode {ino}"),
+            Err(Error::Damaged { block: named, .. }) => {
+                assert_eq!(named, block);
+                found.insert(kind(ino, &info));
+            }
+            Err(error) => panic!("block {block}, {info:?} of inode {ino}: {error}"),
+        }
+        wrong += u64::from(!see_all(&damaged, Verify::None).is_ok_and(|seen| seen == truth));
+    }
+    let inner = [Ino::DAT, Ino::CPFILE, Ino::SUFILE, Ino::IFILE];
+    let expected = inner.map(|ino| (ino, false)).into_iter().chain([
+        (Ino::DAT, true),
+        (Ino::IFILE, true),
+        (Ino::ROOT, false),
+        (Ino::FIRST_USER, false),
+        (Ino::FIRST_USER, true),
+    ]);
+    assert_eq!(found, expected.collect(), "kinds of blocks");
+    assert!(wrong > 0, "without checks something is wrong");
+}
+
+#[test]
+fn content_that_has_changed_costs_that_range_if_all_is_verified() {
+    let device = various();
+    let file =
+        Files::lookup(&look(&device, Verify::All).unwrap(), Ino::ROOT, b"large").unwrap().ino;
+    let at = place(&device, file, 70);
+    flip(&device, at, 5);
+    let truth = pattern(2, 200 * BLOCK as usize);
+    let read = |verify, offset: u64, length: u64| {
+        let mut bytes = vec![0; length as usize];
+        let count = Files::read(&look(&device, verify)?, file, offset, &mut bytes)?;
+        assert_eq!(count, bytes.len());
+        Ok(bytes == truth[offset as usize..(offset + length) as usize])
+    };
+    let (start, end) = (70 * BLOCK, 71 * BLOCK);
+    for (from, length) in [(0, 200 * BLOCK), (start, BLOCK), (start + 7, 9), (start - 3, 4)] {
+        let message = is_damaged(read(Verify::All, from, length), at);
+        let part = format!("bytes {start} to {} of inode {file}", end - 1);
+        assert!(message.contains(&part), "{message}");
+        for lenient in [Verify::None, Verify::Metadata] {
+            assert!(read(lenient, from, length).is_ok(), "as it is");
+        }
+    }
+    for (from, length) in [(0, start), (start - 9, 9), (end, 9), (end, 200 * BLOCK - end)] {
+        assert!(read(Verify::All, from, length).unwrap(), "{length} bytes from {from}");
+    }
+    let mut others = Seen::new();
+    let look = look(&device, Verify::All).unwrap();
+    let dir = Files::lookup(&look, Ino::ROOT, b"dir").unwrap().ino;
+    see(&look, dir, b"", &mut others).unwrap();
+    assert_eq!(others.len(), 150);
+}
+
+/// A block of which a part was overwritten got a checksum that made its damage right.
+#[test]
+fn a_part_of_a_damaged_block_cannot_be_overwritten_and_the_whole_can() {
+    for verify in [Verify::Metadata, Verify::All] {
+        let device = various();
+        let fs = mount(&device, verify);
+        let file = fs.lookup(&fs.root().unwrap().inode, b"large").unwrap().inode;
+        let at = place(&device, file.ino(), 3);
+        flip(&device, at, 0);
+        is_damaged(fs.write(&file, 3 * BLOCK + 9, b"a part"), at);
+        let shorter = SetAttr { size: Some(3 * BLOCK + 9), ..SetAttr::default() };
+        is_damaged(fs.set_attr(&file, &shorter), at);
+        fs.write(&file, 4 * BLOCK + 9, b"a part of another").unwrap();
+        fs.commit().unwrap();
+        fs.write(&file, 3 * BLOCK, &[7; BLOCK as usize]).unwrap();
+        fs.commit().unwrap();
+        fs.unmount().unwrap();
+        let mut bytes = [0; BLOCK as usize];
+        Files::read(&look(&device, Verify::All).unwrap(), file.ino(), 3 * BLOCK, &mut bytes)
+            .unwrap();
+        assert_eq!(bytes, [7; BLOCK as usize]);
+    }
+}
+
+/// A commit that changed one inode made a new checksum for all others in the block.
+#[test]
+fn damaged_metadata_gets_no_checksum_that_is_right() {
+    let device = various();
+    let fs = mount(&device, Verify::Metadata);
+    let root = fs.root().unwrap().inode;
+    let dir = fs.lookup(&root, b"dir").unwrap().inode;
+    let last = fs.lookup(&dir, b"a file with a long name, number 149").unwrap().inode.ino();
+    fs.unmount().unwrap();
+    // The block of the ifile with the last inodes, and a part of it that means nothing.
+    let is_of_ifile = |(ino, info, _): &(Ino, BlockInfo, BlockNr)| {
+        *ino == Ino::IFILE && matches!(info, BlockInfo::Data { .. })
+    };
+    let at = blocks(&device).into_iter().rfind(is_of_ifile).unwrap().2;
+    flip(&device, at, BLOCK - 1);
+    let fs = mount(&device, Verify::Metadata);
+    let dir = fs.lookup(&fs.root().unwrap().inode, b"dir").unwrap().inode;
+    is_damaged(fs.lookup(&dir, b"a file with a long name, number 149"), at);
+    assert!(fs.lookup(&dir, b"a file with a long name, number 0").is_ok());
+    for nth in 0..20 {
+        // Some of these take numbers in that block.
+        let made = fs.create(&dir, format!("new {nth}").as_bytes(), &new(0o100_644));
+        if made.is_err() {
+            break;
+        }
+    }
+    drop(fs.commit());
+    drop(fs.unmount());
+    let found = scrub(&(Arc::clone(&device) as _), &Selection::default(), &mut |_| {
+        ControlFlow::Continue(())
+    });
+    let places: Vec<_> = found.unwrap().damage.into_iter().map(|it| it.blocks).collect();
+    assert_eq!(
+        places,
+        [at..at.plus(1)],
+        "inode {last} is still in a block that is known as damaged"
+    );
+}
+
+#[test]
+fn damage_is_met_by_readers_wherever_its_block_is_moved() {
+    let device = various();
+    let fs = mount(&device, Verify::All);
+    let file = fs.lookup(&fs.root().unwrap().inode, b"large").unwrap().inode;
+    flip(&device, place(&device, file.ino(), 9), 0);
+    let mut places = BTreeSet::new();
+    for _ in 0..3 {
+        let at = place(&device, file.ino(), 9);
+        places.insert(at);
+        let mut byte = [0];
+        is_damaged(fs.read(&file, 9 * BLOCK, &mut byte), at);
+        assert_eq!(fs.read(&file, 10 * BLOCK, &mut byte).unwrap(), 1);
+        let segment = SegNum(at.0 / PER_SEGMENT);
+        assert!(fs.evacuate([segment].into(), &mut |_| {}).unwrap().is_empty());
+    }
+    assert_eq!(places.len(), 3, "it was moved");
+    fs.unmount().unwrap();
+    let at = place(&device, file.ino(), 9);
+    let mut byte = [0];
+    is_damaged(
+        Files::read(&look(&device, Verify::All).unwrap(), file.ino(), 9 * BLOCK, &mut byte),
+        at,
+    );
+}
+
+#[test]
+fn volumes_of_linux_are_read_without_an_error() {
+    for name in LINUX_IMAGES {
+        let device = linux_image(name);
+        assert_eq!(
+            see_all(&device, Verify::All).unwrap(),
+            see_all(&device, Verify::None).unwrap(),
+            "{name}"
+        );
+    }
+}
+
+/// Of a log in which one block of a file has changed: what else must say that it is not damage.
+fn is_no_error(what: &str, change: impl Fn(&MemoryDevice, &Log)) {
+    let device = various();
+    let fs = mount(&device, Verify::All);
+    let root = fs.root().unwrap().inode;
+    let file = fs.lookup(&root, b"large").unwrap().inode.ino();
+    // A mount knows where the newest log is, and finds others.
+    make(&fs, &root, "later");
+    drop(root);
+    fs.unmount().unwrap();
+    let at = place(&device, file, 30);
+    let log = log_of(&device, at);
+    flip(&device, at, 5);
+    change(&device, &log);
+    assert_eq!(see_all(&device, Verify::All).unwrap().len(), 155, "{what}");
+}
+
+fn bytes_of(device: &MemoryDevice, log: &Log) -> Vec<u8> {
+    let size = BlockSize::from_bytes(BLOCK).unwrap();
+    let mut bytes = vec![0; (log.header.described_blocks(size) * BLOCK) as usize];
+    device.read_at(log.start.0 * BLOCK, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn what_cannot_be_known_is_no_error() {
+    let size = BlockSize::from_bytes(BLOCK).unwrap();
+    is_no_error("an older fsck has corrected it, and the checksum of the log", |device, log| {
+        let sum = crc32_le(parameters(BLOCK).crc_seed, &bytes_of(device, log)[4..]);
+        device.write_at(log.start.0 * BLOCK, &[IoSlice::new(&sum.to_le_bytes())]).unwrap();
+    });
+    is_no_error("the log has no checksums of blocks", |device, log| {
+        let mut bytes = bytes_of(device, log);
+        let summary = (log.header.summary_blocks(size) * BLOCK) as usize;
+        let (summary, payload) = bytes.split_at_mut(summary);
+        let sums: Vec<BlockSum> = payload.chunks(BLOCK as usize).map(BlockSum::of).collect();
+        let table = log.header.sumbytes as usize - block_sums::size(sums.len() as u64);
+        summary[table..].fill(0);
+        seal_again(summary, &log.header, &sums, size, parameters(BLOCK).crc_seed);
+        device.write_at(log.start.0 * BLOCK, &[IoSlice::new(summary)]).unwrap();
+    });
+    is_no_error("the checksums are damaged themselves", |device, log| {
+        let end = u64::from(log.header.sumbytes) - 1;
+        flip(device, log.start.plus(end / BLOCK), end % BLOCK);
+    });
+    is_no_error("no way leads to the log", |device, log| {
+        let volume = Volume::open_with(copy(device) as _, Verify::None).unwrap();
+        let geometry = volume.geometry();
+        let first = geometry.segment_start(geometry.segment_of(log.start));
+        // A part of the magic number.
+        flip(device, first, 8);
+    });
+}
+
+/// Segments are used again and again, by the log and by the cleaner, while others read, the past as well.
+#[test]
+fn readers_meet_no_damage_where_none_is_however_often_segments_are_used() {
+    for seed in 0..4 {
+        let device = volume();
+        // Hardly anything is cached.
+        let cleaner = CleanerOptions { protection: Duration::ZERO, ..CleanerOptions::default() };
+        let cache_limit = if seed % 2 == 0 { 0 } else { 1 << 20 };
+        let options =
+            MountOptions { cleaner, verify: Verify::All, cache_limit, ..MountOptions::default() };
+        let fs = Filesystem::mount(Arc::clone(&device) as _, options).unwrap();
+        let root = fs.root().unwrap().inode;
+        let files: Vec<_> = (0..6).map(|nth| make(&fs, &root, &format!("{nth}"))).collect();
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let (fs, files, done) = (&fs, &files, &done);
+            for reader in 0..2 {
+                scope.spawn(move || {
+                    let mut bytes = vec![0; 40 * BLOCK as usize];
+                    while !done.load(Ordering::Acquire) {
+                        for file in files {
+                            let offset = if reader == 0 { 0 } else { 77 };
+                            fs.read(file, offset, &mut bytes).unwrap();
+                        }
+                        let past = Checkpoints::tree(&**fs, None).unwrap();
+                        see(&past, Ino::ROOT, b"", &mut Seen::new()).unwrap();
+                    }
+                });
+            }
+            let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed + 1);
+            let run = ManualRun { min_reclaimable: Some(Amount::Count(1)), ..ManualRun::default() };
+            let rounds = 300;
+            for round in 0..rounds {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round);
+                let file = &files[(random >> 33) as usize % files.len()];
+                let offset = (random >> 40) % 30 * BLOCK / (1 + random % 2);
+                fs.write(file, offset, &pattern(round as usize, 3000)).unwrap();
+                match random >> 20 & 3 {
+                    0 => fs.sync_file(file).unwrap(),
+                    1 => _ = fs.commit().unwrap(),
+                    2 => _ = fs.clean(&run).unwrap(),
+                    _ => {}
+                }
+            }
+            done.store(true, Ordering::Release);
+        });
+        let used = fs.status().blocks_written;
+        assert!(used > 2 * SEGMENTS * PER_SEGMENT, "every segment was used again: {used}");
+        fs.unmount().unwrap();
+        see_all(&device, Verify::All).unwrap();
+        check(&*device);
+    }
+}
