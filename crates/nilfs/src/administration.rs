@@ -287,9 +287,8 @@ impl From<Error> for Refusal {
             Error::NoSpace | Error::NoRoomToRollBack { .. } => Reason::NoSpace,
             Error::NoRoomToShrink { segments } => Reason::NoRoomToShrink { segments: *segments },
             Error::NotPermitted(_) => Reason::NotPermitted,
-            Error::Corrupt { .. } | Error::Inconsistent(_) | Error::RollForward(_) => {
-                Reason::Damaged
-            }
+            Error::RollForward(_) => Reason::Damaged,
+            damage if damage.is_damage() => Reason::Damaged,
             Error::Device { source, .. } if source.kind() == std::io::ErrorKind::Unsupported => {
                 Reason::Unsupported
             }

@@ -188,6 +188,7 @@ fn status_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Status> 
         | Error::Feature(_)
         | Error::Corrupt { .. }
         | Error::Inconsistent(_)
+        | Error::Damaged { .. }
         | Error::RollForward(_) => Status::NotAVolume,
         _ => Status::Failed,
     })

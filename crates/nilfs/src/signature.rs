@@ -79,7 +79,7 @@ pub fn explained(path: &Path, error: anyhow::Error) -> anyhow::Error {
             None => String::new(),
         },
         Some(Error::Truncated(_)) => "nilfs salvage copies out what is there".to_owned(),
-        Some(Error::Corrupt { .. } | Error::Inconsistent(_)) => match displaced(path) {
+        Some(error) if error.is_damage() => match displaced(path) {
             Some(why) => why.to_string(),
             None => {
                 "nilfs fsck -n says what can be repaired, nilfs salvage copies the files out, and \

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nilfs_device::{Access, Device, FileDevice};
-use nilfs_engine::{CleanerOptions, Filesystem, MountOptions, scrub};
+use nilfs_engine::{CleanerOptions, Filesystem, MountOptions, Verify, scrub};
 use serde::Serialize;
 
 use super::tune::open_to_change;
@@ -160,7 +160,8 @@ fn by_this_process(path: &Path, plan: Plan, interrupt: &Interrupt) -> anyhow::Re
             return scrub::scrub(&device, selection, observe);
         }
         let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
-        let options = MountOptions { cleaner, ..MountOptions::default() };
+        // What it is to repair must not keep it from being mounted.
+        let options = MountOptions { cleaner, verify: Verify::None, ..MountOptions::default() };
         let fs = Filesystem::mount(Arc::clone(&device), options)?;
         let found = scrub_mounted(&fs, plan, selection, observe);
         let closed = fs.unmount();

@@ -164,6 +164,7 @@ impl Options {
             recovery: self.recovery,
             rescue: self.rescue,
             cache_limit: self.engine.cache_limit,
+            verify: self.engine.verify,
             cleaner: self.engine.cleaner,
             ..ReadOnlyOptions::default()
         }

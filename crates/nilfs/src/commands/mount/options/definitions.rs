@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use nilfs_engine::{FsyncBy, OnError, Order};
+use nilfs_engine::{FsyncBy, OnError, Order, Verify};
 use nilfs_fuse::{NotAMoment, PastAccess, Transport, When};
 use nilfs_ondisk::dirent::NAME_MAX;
 use nilfs_ondisk::{ByteCount, Cno};
@@ -105,6 +105,20 @@ pub const OPTIONS: &[MountOption] = &[
          go on, or end the process",
     )
     .default("`remount-ro`"),
+    MountOption::new(
+        &[one_of(
+            "verify",
+            &[
+                ("metadata", |it| it.engine.verify = Verify::Metadata),
+                ("all", |it| it.engine.verify = Verify::All),
+                ("none", |it| it.engine.verify = Verify::None),
+            ],
+        )],
+        "which blocks are checked against their checksums when they are read from the device: those of \
+         metadata, also the content of files, or none; a wrong one is as an unreadable one, `EIO`",
+    )
+    .default("`metadata`")
+    .more("[checksums of blocks](crash-safety.md#checksums-of-blocks)"),
     MountOption::new(
         &[
             flag("barrier", |it| it.engine.barrier = true),
