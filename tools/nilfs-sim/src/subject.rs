@@ -12,7 +12,7 @@ use nilfs_device::Device;
 use nilfs_engine::{
     Amount, Attr, Background, CheckpointInfo, CleanerOptions, Entry, Error, Filesystem, FsyncBy,
     InodeRef, MadeBy, ManualRun, MountOptions, NewInode, Note, Order, Policy, Result, Seek,
-    SnapshotChange, SnapshotName, Usage, Volume,
+    SnapshotChange, SnapshotName, Usage, Verify, Volume,
 };
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{ByteCount, Cno};
@@ -88,6 +88,7 @@ impl Subject {
             order: how.order,
             fsync: how.fsync,
             flash_page: ByteCount(how.flash_page),
+            verify: Verify::All,
             dirty_limit: how.dirty_limit,
             cache_limit: how.cache_limit,
             commit_interval: None,
@@ -521,7 +522,7 @@ pub fn list(device: &Arc<dyn Device>) -> Result<Vec<Listed>, String> {
 }
 
 fn list_checkpoints(device: &Arc<dyn Device>) -> Result<Vec<Listed>> {
-    let volume = Volume::open(Arc::clone(device))?;
+    let volume = Volume::open_with(Arc::clone(device), Verify::All)?;
     let found = volume.checkpoints(Cno::MIN, usize::MAX)?;
     let snapshots: Vec<Cno> = found.iter().filter(|it| it.snapshot).map(|it| it.cno).collect();
     let notes = volume.notes()?;

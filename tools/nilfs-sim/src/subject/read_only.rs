@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nilfs_device::Device;
-use nilfs_engine::{Files, Ino, ReadOnlyOptions, ReadOnlyVolume};
+use nilfs_engine::{Files, Ino, ReadOnlyOptions, ReadOnlyVolume, Verify};
 use nilfs_ondisk::Cno;
 
 use super::guarded;
@@ -29,7 +29,8 @@ impl ReadOnlySubject {
     /// The engine's, in words; a panic of the engine is one too.
     pub fn mount(device: Arc<dyn Device>, checkpoint: Option<Cno>) -> Result<Self, String> {
         let clock = Arc::new(ThreadClock);
-        let options = ReadOnlyOptions { checkpoint, clock, ..ReadOnlyOptions::default() };
+        let verify = Verify::All;
+        let options = ReadOnlyOptions { checkpoint, clock, verify, ..ReadOnlyOptions::default() };
         let mounted = guarded(|| ReadOnlyVolume::mount(taking_time(device), options));
         let volume = Arc::new(mounted.map_err(|error| format!("mount: {error}"))?);
         // What was synced after a checkpoint is not laid out yet.
