@@ -202,9 +202,13 @@ impl Store {
             return Ok(content);
         }
         let mut content = zeroed(self.block_size());
-        self.fetch_all(block, bytes_mut(&mut content), Kind::Metadata)?;
+        match self.verify {
+            Verify::None => self.fetch_all(block, bytes_mut(&mut content), Kind::Metadata)?,
+            Verify::Metadata | Verify::All => {
+                self.checksums.read_metadata(self, block, bytes_mut(&mut content))?;
+            }
+        }
         self.cache_misses.fetch_add(1, Ordering::Relaxed);
-        self.check(block, &content)?;
         check(&content)?;
         self.cache.insert(block, Arc::clone(&content));
         Ok(content)

@@ -298,7 +298,13 @@ pub(crate) fn read(store: &Store, start: BlockNr, header: LogHeader) -> Result<L
     parse(store, start, header, &summary)
 }
 
-fn parse(store: &Store, start: BlockNr, header: LogHeader, summary: &[u8]) -> Result<Log> {
+/// As [`read`], of the blocks of a summary that were read already.
+pub(crate) fn parse(
+    store: &Store,
+    start: BlockNr,
+    header: LogHeader,
+    summary: &[u8],
+) -> Result<Log> {
     let what = || "segment summary".to_owned();
     header.verify_summary(summary, store.seed()).at(what, start)?;
     let Items { files, end, sums } =

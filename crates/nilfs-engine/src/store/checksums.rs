@@ -6,9 +6,10 @@
 //! of the segment to the block in question, and no further.
 //!
 //! That is much to read for a block of metadata, which lies near the end of a segment of small logs as often
-//! as not. So the summary of its log is looked for right before it. It may be a part of a file that looks
-//! like one: what agrees with it is believed, and what contradicts it is not damaged unless the way from the
-//! beginning of the segment says so as well.
+//! as not. So the summary of its log is looked for right before it, and read together with it: a card takes
+//! little longer for a few blocks than for one. It may be a part of a file that looks like one: what agrees
+//! with it is believed, and what contradicts it is not damaged unless the way from the beginning of the
+//! segment says so as well.
 //!
 //! # A reader never judges by checksums of another use of the segment
 //!
@@ -29,16 +30,17 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use nilfs_ondisk::crc::BlockSum;
+use nilfs_ondisk::crc::{BlockSum, Verdict};
 use nilfs_ondisk::summary::{BlockInfo, LogHeader};
 use nilfs_ondisk::{BlockNr, BlockSize, Ino, SegNum, Seq};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
-use super::{BESIDE_BLOCK, CACHE_SHARDS, Store};
+use super::{BESIDE_BLOCK, CACHE_SHARDS, Kind, Store};
 use crate::error::{Error, Result};
+use crate::host::atomic::{AtomicUsize, Ordering};
 use crate::host::{Mutex, NumberState, Rank};
-use crate::log::reader::{self, DescribedBlock, Proof};
+use crate::log::reader::{self, DescribedBlock, Log, Proof};
 
 /// Memory for checksums at least, in bytes: that of a few segments in each part of the cache.
 const LEAST_BYTES: u64 = CACHE_SHARDS as u64 * 4 * ONE_SEGMENT;
@@ -52,9 +54,6 @@ const WINDOW: usize = 16 << 10;
 
 /// As many where logs are shorter than that: several are read together.
 const LONG_WINDOW: usize = 64 << 10;
-
-/// Bytes before a block of metadata in which the summary of its log is looked for, at first and then.
-const BEFORE: [usize; 2] = [WINDOW, LONG_WINDOW];
 
 /// Which blocks are checked against their checksums when they are read (mount option `verify`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -70,6 +69,9 @@ pub enum Verify {
 
 /// Checksums of blocks, as far as they are known.
 pub(super) struct Checksums {
+    /// Bytes before a block of metadata that are read with it, because the summary of the last one's log
+    /// was found among them.
+    before: AtomicUsize,
     segments: Cache<SegNum, Kept, Bytes, NumberState>,
 }
 
@@ -133,7 +135,8 @@ impl Checksums {
             .build()
             .expect("both capacities are set");
         let (hash_builder, lifecycle) = (NumberState::default(), DefaultLifecycle::default());
-        Self { segments: Cache::with_options(options, Bytes, hash_builder, lifecycle) }
+        let segments = Cache::with_options(options, Bytes, hash_builder, lifecycle);
+        Self { before: AtomicUsize::new(WINDOW), segments }
     }
 
     /// Keeps checksums in about as many bytes from now on.
@@ -188,20 +191,96 @@ impl Checksums {
         self.segment(segment).lock().insert(start, log);
     }
 
-    /// Checks a block of metadata, as [`Checksums::check`] does.
+    /// Reads a block of metadata, and checks it as [`Checksums::check`] does. If its log is not known, what
+    /// lies right before it is read with it.
+    ///
+    /// # Errors
+    /// As [`Checksums::check`], and the block cannot be read.
+    pub(super) fn read_metadata(
+        &self,
+        store: &Store,
+        block: BlockNr,
+        content: &mut [u8],
+    ) -> Result<()> {
+        let first = match self.is_known(store, block)? {
+            true => block,
+            false => before(store, block, self.before.load(Ordering::Relaxed)),
+        };
+        let mut run = vec![0; (block.0 - first.0) as usize * content.len() + content.len()];
+        match store.fetch_all(first, &mut run, Kind::Metadata) {
+            // It may be another one of them that cannot be read.
+            Err(error) if error.is_of_block() && first < block => {
+                store.fetch_all(block, content, Kind::Metadata)?;
+                return self.check(store, block, content);
+            }
+            read => read?,
+        }
+        let (above, own) = run.split_at(run.len() - content.len());
+        content.copy_from_slice(own);
+        if first < block && !self.note_among(store, first, above, block)? {
+            self.look_before(store, first, block)?;
+        }
+        self.check(store, block, content)
+    }
+
+    /// Checks a block of metadata that was read, as [`Checksums::check`] does.
     pub(super) fn check_metadata(
         &self,
         store: &Store,
         block: BlockNr,
         content: &[u8],
     ) -> Result<()> {
-        let geometry = store.geometry();
-        let logs = self.segment(geometry.segment_of(block));
-        let is_known = log_of(&logs.lock(), block).is_some();
-        if !is_known && let Some((start, header)) = log_before(store, block)? {
-            logs.lock().entry(start).or_insert(Known::unread(start, header, false));
+        if !self.is_known(store, block)? {
+            self.look_before(store, block, block)?;
         }
         self.check(store, block, content)
+    }
+
+    /// Whether the log of a block is known. Often it is the first of its segment, which is looked for.
+    fn is_known(&self, store: &Store, block: BlockNr) -> Result<bool> {
+        let geometry = store.geometry();
+        let number = geometry.segment_of(block);
+        let segment = self.segment(number);
+        let is_known = || log_of(&segment.lock(), block).is_some();
+        if is_known() {
+            return Ok(true);
+        }
+        find_logs(store, &segment, geometry.segment_start(number))?;
+        Ok(is_known())
+    }
+
+    /// Looks for the summary of a block's log before a block to which it was looked for already.
+    fn look_before(&self, store: &Store, end: BlockNr, block: BlockNr) -> Result<()> {
+        let first = before(store, block, LONG_WINDOW);
+        if first < end {
+            let mut blocks = vec![0; (end.0 - first.0) as usize * store.block_size().bytes()];
+            if or_nothing(store.read_run(first, &mut blocks))?.is_some() {
+                self.note_among(store, first, &blocks, block)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note of the log that seems to have a block, if its summary is among blocks that lie before it.
+    /// Returns whether it is.
+    fn note_among(
+        &self,
+        store: &Store,
+        first: BlockNr,
+        blocks: &[u8],
+        block: BlockNr,
+    ) -> Result<bool> {
+        let Some(log) = log_among(store, first, blocks, block) else { return Ok(false) };
+        let start = log.start;
+        let bytes = (block.0 - start.0) as usize * store.block_size().bytes();
+        self.before.store(bytes.next_multiple_of(WINDOW).min(LONG_WINDOW), Ordering::Relaxed);
+        if let Some(log) = or_nothing(Known::seen(store, log))? {
+            let number = store.geometry().segment_of(block);
+            let segment = self.segment(number);
+            segment.lock().entry(start).or_insert(log);
+            self.keep(number, segment);
+        }
+        Ok(true)
     }
 
     /// Checks blocks that lie one after the other.
@@ -212,9 +291,8 @@ impl Checksums {
         let blocks = content.chunks_exact(store.block_size().bytes());
         let end = first.plus(blocks.len() as u64);
         for (nth, (block, sum)) in blocks.zip(self.of(store, first..end)?).enumerate() {
-            let found = sum.map(|_| BlockSum::of(block));
-            if found != sum {
-                self.confirm(store, first.plus(nth as u64), found)?;
+            if is_wrong(sum, block) {
+                self.confirm(store, first.plus(nth as u64), block)?;
             }
         }
         Ok(())
@@ -222,14 +300,14 @@ impl Checksums {
 
     /// Fails if a block that has another checksum than it should have is damaged: by what the device says
     /// on the way from the beginning of the segment, or by what is certain if that way is barred now.
-    fn confirm(&self, store: &Store, block: BlockNr, found: Option<BlockSum>) -> Result<()> {
+    fn confirm(&self, store: &Store, block: BlockNr, content: &[u8]) -> Result<()> {
         let segment = store.geometry().segment_of(block);
         let is_certain = log_of(&self.segment(segment).lock(), block).is_some_and(|it| it.1.proven);
         let afresh = unknown();
         read_sums(store, &afresh, block)?;
         let log = log_of(&afresh.lock(), block).map(|(start, log)| (start, log.sum(block)));
         let is_damaged = match log {
-            Some((_, sum @ Some(_))) => sum != found,
+            Some((_, sum @ Some(_))) => is_wrong(sum, content),
             Some((_, None)) | None => is_certain,
         };
         if !is_damaged {
@@ -265,6 +343,19 @@ impl Checksums {
     }
 }
 
+/// Whether content is not what was written, by a checksum that is recorded of it. Content that a repair could
+/// not vouch for is none of that: nothing says what was written there.
+fn is_wrong(sum: Option<BlockSum>, content: &[u8]) -> bool {
+    sum.is_some_and(|sum| sum.judge(content) == Verdict::Wrong)
+}
+
+/// Returns the block so many bytes before another one, in its segment.
+fn before(store: &Store, block: BlockNr, bytes: usize) -> BlockNr {
+    let (size, geometry) = (store.block_size(), store.geometry());
+    let first = block.0.saturating_sub((bytes / size.bytes()) as u64);
+    BlockNr(first).max(geometry.segment_start(geometry.segment_of(block)))
+}
+
 /// Returns the log of a block, if that is known.
 fn log_of(logs: &Logs, block: BlockNr) -> Option<(BlockNr, &Known)> {
     let log = logs.range(..=block).next_back().filter(|(_, log)| log.end > block);
@@ -288,7 +379,7 @@ fn read_sums(store: &Store, logs: &Segment, block: BlockNr) -> Result<bool> {
         }
     };
     let Some((start, header)) = unread else { return Ok(false) };
-    let sums = or_nothing(sums_of(store, start, *header))?;
+    let sums = or_nothing(reader::read(store, start, *header).and_then(|log| sums_of(store, log)))?;
     if let Some(log) = logs.lock().get_mut(&start).filter(|log| log.is_unread(&header)) {
         log.sums = sums.unwrap_or(Sums::Absent);
     }
@@ -299,6 +390,12 @@ impl Known {
     fn unread(start: BlockNr, header: LogHeader, proven: bool) -> Self {
         let end = start.plus(header.nblocks.into());
         Self { end, seq: header.seq, proven, sums: Sums::Unread(Box::new(header)) }
+    }
+
+    /// A log that seems to be there, with its checksums.
+    fn seen(store: &Store, log: Log) -> Result<Self> {
+        let unread = Self::unread(log.start, log.header, false);
+        Ok(Self { sums: sums_of(store, log)?, ..unread })
     }
 
     /// Returns the bytes of memory that it takes, with the place where it is kept.
@@ -324,9 +421,8 @@ impl Known {
 }
 
 /// Returns the checksums of the blocks of a log, if it says which content is right.
-fn sums_of(store: &Store, start: BlockNr, header: LogHeader) -> Result<Sums> {
-    let mut log = reader::read(store, start, header)?;
-    let first = start.plus(header.summary_blocks(store.block_size()));
+fn sums_of(store: &Store, mut log: Log) -> Result<Sums> {
+    let first = log.start.plus(log.header.summary_blocks(store.block_size()));
     let is_right = log.sums.is_some() && log.proof(store)? == Proof::OfBlocks;
     let sums = log.sums.take().filter(|_| is_right);
     Ok(sums.map_or(Sums::Absent, |sums| Sums::Of(first, sums.into_boxed_slice())))
@@ -364,29 +460,21 @@ fn find_logs(store: &Store, logs: &Segment, block: BlockNr) -> Result<()> {
     }
 }
 
-/// Returns the log that seems to have a block, if its summary lies near.
-fn log_before(store: &Store, block: BlockNr) -> Result<Option<(BlockNr, LogHeader)>> {
-    let (size, geometry) = (store.block_size(), store.geometry());
-    let start = geometry.segment_start(geometry.segment_of(block));
-    let mut end = block;
-    for bytes in BEFORE {
-        let first = BlockNr(block.0.saturating_sub((bytes / size.bytes()) as u64)).max(start);
-        let mut before = vec![0; (end.0 - first.0) as usize * size.bytes()];
-        if or_nothing(store.read_run(first, &mut before))?.is_none() {
-            return Ok(None);
+/// Returns the log that seems to have a block, if its summary is among blocks that lie before it.
+fn log_among(store: &Store, first: BlockNr, blocks: &[u8], block: BlockNr) -> Option<Log> {
+    let size = store.block_size().bytes();
+    blocks.chunks_exact(size).enumerate().rev().find_map(|(nth, bytes)| {
+        let at = first.plus(nth as u64);
+        let header = reader::parse_header(store, at, bytes)?;
+        if at.plus(header.nblocks.into()) <= block {
+            return None;
         }
-        let found = before.chunks_exact(size.bytes()).enumerate().rev().find_map(|(nth, bytes)| {
-            let at = first.plus(nth as u64);
-            let header = reader::parse_header(store, at, bytes)?;
-            (at.plus(header.nblocks.into()) > block).then_some((at, header))
-        });
-        if let Some((at, header)) = found {
-            let is_log = or_nothing(reader::read(store, at, header))?.is_some();
-            return Ok(is_log.then_some((at, header)));
+        let summary = header.summary_blocks(store.block_size()) as usize * size;
+        match blocks.get(nth * size..nth * size + summary) {
+            Some(summary) => reader::parse(store, at, header, summary).ok(),
+            None => reader::read(store, at, header).ok(),
         }
-        end = first;
-    }
-    Ok(None)
+    })
 }
 
 /// Blocks of a segment that were read together.
@@ -418,8 +506,12 @@ impl Window {
     fn read(&mut self, store: &Store, at: BlockNr) -> Result<()> {
         let (size, geometry) = (store.block_size(), store.geometry());
         let left = geometry.segment_end(geometry.segment_of(at)).0 - at.0;
-        let is_short = (1..LONG_WINDOW as u64).contains(&self.last_log);
-        let bytes = if is_short { LONG_WINDOW } else { WINDOW };
+        let bytes = match self.last_log {
+            // The first of a segment may be all that there is in it.
+            0 => size.bytes(),
+            log if log < LONG_WINDOW as u64 => LONG_WINDOW,
+            _ => WINDOW,
+        };
         let blocks = (bytes / size.bytes()).max(1).min(left as usize);
         self.first = at;
         self.bytes.resize(blocks * size.bytes(), 0);
