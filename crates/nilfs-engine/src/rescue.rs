@@ -9,6 +9,8 @@
 //!
 //! Nothing is written. Which file is taken from which checkpoint is the caller's affair.
 
+mod evidence;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -16,6 +18,7 @@ use nilfs_device::{Device, MaskedDevice};
 use nilfs_ondisk::Cno;
 use nilfs_ondisk::notes::Note;
 
+pub use self::evidence::{Doubts, Evidence};
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::scan::Scan;
@@ -127,6 +130,13 @@ impl Rescue {
             nth += 1;
         }
         Some(nth)
+    }
+
+    /// The evidence on a device for the content of files that one of the usable checkpoints shows. The device is
+    /// that of the volume, or what a corrected view shows of it.
+    #[must_use]
+    pub fn evidence(&self, on: Arc<dyn Device>, checkpoint: &RescuedTree) -> Option<Evidence> {
+        self.volumes.get(checkpoint.volume).map(|volume| Evidence::new(on, volume))
     }
 
     /// The checkpoints that the volume lists, ascending, usable or not; none if its list cannot be read.

@@ -46,6 +46,8 @@ pub(crate) struct Draft {
     /// Where what is written is kept.
     pub(crate) scratch: Arc<Scratch>,
     pub(crate) device: Arc<CopyOnWriteDevice>,
+    /// The difference between the two.
+    pub(crate) corrections: Arc<Writes>,
     pub(crate) repairs: Repairs,
     /// Where blocks were corrected. They are right in the draft alone, so they have to be written
     /// elsewhere.
@@ -68,6 +70,8 @@ pub(crate) struct Draft {
     pub(crate) doubts: Vec<Doubt>,
     /// Whether what is there is taken for what was written.
     accept: bool,
+    /// Whether it is only to be read.
+    pub(crate) in_view: bool,
     /// The logs of which it is.
     accepted: BTreeSet<BlockNr>,
     /// Blocks of content that could not be read, and are zeros now.
@@ -109,10 +113,11 @@ impl Draft {
         scratch: &Arc<Scratch>,
         (options, settings, observer): (Options, Settings, Observer),
     ) -> Self {
-        let Settings { uuid, accept } = settings;
+        let Settings { uuid, accept, in_view } = settings;
         let corrections = Arc::new(Writes::new(scratch));
         Self {
-            device: Arc::new(CopyOnWriteDevice::new(Arc::clone(&below), corrections)),
+            device: Arc::new(CopyOnWriteDevice::new(Arc::clone(&below), Arc::clone(&corrections))),
+            corrections,
             below,
             scratch: Arc::clone(scratch),
             repairs: Repairs::default(),
@@ -125,6 +130,7 @@ impl Draft {
             sharing: Sharing::All,
             doubts: Vec::new(),
             accept,
+            in_view,
             accepted: BTreeSet::new(),
             zeroed: BTreeSet::new(),
             options,
@@ -144,7 +150,7 @@ impl Draft {
 
     /// A draft of the same device, without corrections.
     pub(crate) fn afresh(&self) -> Self {
-        let settings = Settings { uuid: self.uuid, accept: self.accept };
+        let settings = Settings { uuid: self.uuid, accept: self.accept, in_view: self.in_view };
         let settings = (self.options.clone(), settings, self.observer.clone());
         let fresh = Self::new(Arc::clone(&self.below), &self.scratch, settings);
         Self { sharing: self.sharing, immovable: self.immovable.clone(), ..fresh }
@@ -186,7 +192,9 @@ impl Draft {
             report = self.check().map_err(RepairError::Check)?;
         }
         self.note_other_damage()?;
-        self.replace_unreadable(&report)?;
+        if !self.in_view {
+            self.replace_unreadable(&report)?;
+        }
         self.doubts = self.doubts_of(&self.segments, report.newest_log)?;
         self.nameless = Nameless::of(&report);
         Ok(report)

@@ -48,7 +48,7 @@ use std::io;
 use std::sync::Arc;
 
 use nilfs_check::{CheckError, Finding, Foreign, Options, Report};
-use nilfs_device::{Device, Scratch, Writes};
+use nilfs_device::{Device, MaskedDevice, Scratch, Writes};
 use nilfs_engine::Log;
 use nilfs_ondisk::{Ino, SegNum};
 use thiserror::Error;
@@ -87,6 +87,14 @@ pub struct Repair {
     files: BTreeSet<Ino>,
 }
 
+impl Repair {
+    /// Returns the number of the file that it is about, if it is about one alone.
+    #[must_use]
+    pub fn file(&self) -> Option<Ino> {
+        self.files.first().copied().filter(|_| self.files.len() == 1)
+    }
+}
+
 impl fmt::Display for Repair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.fault, self.action)
@@ -110,6 +118,9 @@ pub struct Settings {
     /// Whether content that is not known to be what was written is taken for that from now on. It takes a
     /// check that reads the content.
     pub accept: bool,
+    /// Whether the volume is only to be read as it would be ([`Plan::view`]). Then what is corrected stays
+    /// where it is, in memory alone, so that no room is needed, and what cannot be read stays so.
+    pub in_view: bool,
 }
 
 /// What is wrong with a volume, and what would put it right.
@@ -210,7 +221,7 @@ pub fn plan(
     options: &Options,
     uuid: [u8; 16],
 ) -> Result<Plan, RepairError> {
-    let settings = Settings { uuid, accept: false };
+    let settings = Settings { uuid, accept: false, in_view: false };
     plan_observed(device, options, settings, &Observer::default())
 }
 
@@ -455,6 +466,13 @@ impl Plan {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.writes.iter().map(|writes| writes.bytes()).sum()
+    }
+
+    /// Returns the device as it is when the plan has been carried out, to be read. What is in memory is what
+    /// the plan writes.
+    #[must_use]
+    pub fn view(&self, device: &Arc<dyn Device>) -> Arc<dyn Device> {
+        Arc::new(MaskedDevice::new(rewrite::view(device, &self.writes), []))
     }
 
     /// Carries the plan out, on the device for which it was made. Calls `progress` with the bytes

@@ -162,7 +162,11 @@ fn newest_usable(from: &Draft, fault: &str) -> Result<Draft, RepairError> {
                 Ok(report) if fatal(&report).is_none() => {
                     let files = files_in(&scan, device, given_up);
                     let mut going_on = repair(fault, (origin, root), given_up, files);
-                    going_on.risk = going_on.risk.max(draft.risk_of_superblocks());
+                    going_on.risk = match draft.in_view && given_up.is_empty() {
+                        // Of a label and settings, a view shows nothing.
+                        true => Risk::Safe,
+                        false => going_on.risk.max(draft.risk_of_superblocks()),
+                    };
                     draft.repairs.listed.insert(0, going_on);
                     if draft.repairs.count() == 1 || superblocks.len() == 1 {
                         return Ok(draft);

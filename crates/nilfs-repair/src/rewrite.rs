@@ -29,6 +29,9 @@ pub(crate) struct Rewritten {
 
 /// Writes a draft to where there is room for it, on a view of it.
 pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
+    if draft.in_view {
+        return Ok(laid_over(draft));
+    }
     let is_in_place = draft.segments.is_empty() && !draft.moved_cursor && draft.nameless.is_empty();
     let in_place = Arc::new(Writes::new(&draft.scratch));
     write_in_place(draft, &view(&draft.below, [&in_place]), is_in_place)?;
@@ -38,10 +41,7 @@ pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
     }
     let moved = Arc::new(Writes::new(&draft.scratch));
     let below: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
-    let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
-    // What is damaged is the draft's affair.
-    let options = MountOptions { cleaner, verify: Verify::None, ..MountOptions::default() };
-    let fs = Filesystem::mount(view(&below, [&moved]), options)?;
+    let fs = mount(view(&below, [&moved]))?;
     draft.nameless.settle(&fs)?.into_iter().for_each(|repair| repairs.push(repair));
     name_files(&fs, &mut repairs.listed);
     let doubtful = name_doubts(&fs, &draft.doubts);
@@ -57,6 +57,35 @@ pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
         (false, _) => return Err(RepairError::Damaged(damaged)),
     }
     Ok(Rewritten { writes: vec![in_place, moved], repairs, doubtful })
+}
+
+/// Returns the corrections themselves, with names for what has none if these can be given.
+fn laid_over(draft: &Draft) -> Rewritten {
+    let mut repairs = draft.repairs.clone();
+    let mut writes = vec![Arc::clone(&draft.corrections)];
+    if !draft.nameless.is_empty() {
+        let named = Arc::new(Writes::new(&draft.scratch));
+        let below: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
+        let settled = mount(view(&below, [&named])).and_then(|fs| {
+            let settled = draft.nameless.settle(&fs)?;
+            fs.unmount()?;
+            Ok(settled)
+        });
+        // Without names they are there all the same, and a salvage finds them by their numbers.
+        if let Ok(settled) = settled {
+            settled.into_iter().for_each(|repair| repairs.push(repair));
+            writes.push(named);
+        }
+    }
+    Rewritten { writes, repairs, doubtful: BTreeSet::new() }
+}
+
+/// Mounts a draft, so that the engine writes to it.
+fn mount(device: Arc<dyn Device>) -> Result<Arc<Filesystem>, RepairError> {
+    let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
+    // What is damaged is the draft's affair.
+    let options = MountOptions { cleaner, verify: Verify::None, ..MountOptions::default() };
+    Ok(Filesystem::mount(device, options)?)
 }
 
 /// Writes what does not go to a new place: the heads of logs that are given up, and the superblocks

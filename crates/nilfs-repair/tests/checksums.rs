@@ -51,7 +51,7 @@ fn some_is_unverified(patient: &Patient) {
 /// Repairs a volume, taking what is there for what was written.
 #[track_caller]
 fn accept(patient: &Patient) -> Plan {
-    let settings = Settings { uuid: UUID, accept: true };
+    let settings = Settings { uuid: UUID, accept: true, in_view: false };
     let (options, observer) = (Options::default(), Observer::default());
     let plan = plan_observed(&patient.device, &options, settings, &observer).unwrap();
     assert!(plan.can_be_applied(), "{:?}", plan.obstacle);

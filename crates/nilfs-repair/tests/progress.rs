@@ -19,7 +19,7 @@ fn checks_of_a_repair_scans_and_moves_tell_how_far_they_are() {
             assert!(done <= all, "{task:?}: {done} of {all}");
             note.lock().unwrap().push(task);
         });
-        let settings = Settings { uuid: UUID, accept: false };
+        let settings = Settings { uuid: UUID, accept: false, in_view: false };
         let plan =
             plan_observed(&patient.device, &Options::default(), settings, &observer).expect(name);
         assert!(plan.can_be_applied(), "{name}");

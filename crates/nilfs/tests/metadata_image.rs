@@ -149,7 +149,7 @@ fn it_is_made_without_superblocks_and_replaces_nothing() {
     let to = volume.beside("out");
     let words = ["salvage".as_ref(), volume.image.as_os_str(), "--to".as_ref(), to.as_os_str()];
     let salvaged = nilfs(words).output();
-    assert!(salvaged.contains("0 older, 0 partial, 0 lost"), "{salvaged}");
+    assert!(salvaged.contains("0 partial, 0 damaged, 0 unverified, 0 lost"), "{salvaged}");
     let refused = volume.nilfs("image IMAGE IMAGE").sentence(6);
     assert!(refused.ends_with("is there already; name a new file"), "{refused}");
     volume.nilfs("image /dev/zero nowhere/new").sentence(4);

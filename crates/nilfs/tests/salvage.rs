@@ -208,11 +208,16 @@ impl Salvaged {
     }
 
     fn missing(&self, path: &str) -> Vec<(usize, usize)> {
+        self.parts(path, "missing")
+    }
+
+    /// The parts of a file about which the report says something.
+    fn parts(&self, path: &str, kind: &str) -> Vec<(usize, usize)> {
         let files = self.report["files"].as_array().unwrap();
         let file = files.iter().find(|file| file["path"] == path).unwrap();
         let number = |value: &Value| value.as_u64().unwrap() as usize;
         let part = |it: &Value| (number(&it["offset_bytes"]), number(&it["length_bytes"]));
-        file["missing"].as_array().map_or(Vec::new(), |parts| parts.iter().map(part).collect())
+        file[kind].as_array().map_or(Vec::new(), |parts| parts.iter().map(part).collect())
     }
 
     /// Every file is what the report says of it.
@@ -241,6 +246,8 @@ impl Salvaged {
                         "{path} has the rest"
                     );
                 }
+                // Its name, or a count, may have been guessed.
+                "damaged" => assert!(written.contains(&self.file(path)), "{path} is a version"),
                 state => assert_eq!(state, "lost"),
             }
         }
@@ -315,23 +322,41 @@ fn damaged_metadata_costs_at_most_the_newest_version() {
     }
 }
 
+/// Salvage had rules of its own, and lost what fsck makes anew of the logs.
 #[test]
-fn a_broken_map_costs_what_it_leads_to() {
+fn a_broken_map_costs_nothing_that_its_older_versions_tell() {
     let mut volume = Broken::new();
     let large = volume.inodes["one/large"];
     let nodes = volume.blocks(large, BlockInfo::is_node);
     volume.damage(*nodes.last().unwrap());
-    let salvaged = volume.salvage(&[]);
-    assert_eq!(salvaged.not_whole(), [("one/large", "older")]);
-    assert_eq!(salvaged.file("one/large"), volume.versions["one/large"][1]);
-    assert_eq!(salvaged.code, Some(1));
-    // With no whole version left, what can be read of the newest one comes out.
+    volume.salvage(&[]).is_whole(ALL);
+    // With the older versions of the map gone as well, what can be read comes out.
     for node in nodes {
         volume.damage(node);
     }
     let salvaged = volume.salvage(&[]);
     assert_eq!(salvaged.not_whole(), [("one/large", "partial")]);
     assert!(!salvaged.missing("one/large").is_empty());
+    assert_eq!(fs::read(volume.image()).unwrap(), volume.bytes, "nothing is written");
+}
+
+/// A file was whole if it could be read: 5 MiB of noise over content were "0 lost", exit 0.
+#[test]
+fn content_with_a_wrong_checksum_is_copied_and_named() {
+    let mut volume = Broken::new();
+    let large = volume.inodes["one/large"];
+    let blocks = volume.blocks(large, |info| matches!(info, BlockInfo::Data { .. }));
+    let newest = blocks[blocks.len() - LARGE - 1 + 7];
+    volume.bytes[newest + 100..newest + 200].fill(0x5a);
+    let salvaged = volume.try_to_salvage(&[]).1.unwrap();
+    assert_eq!(salvaged.not_whole(), [("one/large", "damaged")]);
+    assert_eq!(salvaged.parts("one/large", "doubtful"), [(7 * BLOCK, BLOCK)]);
+    let expected = volume.versions["one/large"].last().unwrap();
+    let found = salvaged.file("one/large");
+    assert!(found[..7 * BLOCK] == expected[..7 * BLOCK]);
+    assert_eq!(found[7 * BLOCK + 100..7 * BLOCK + 200], [0x5a; 100]);
+    assert!(found[8 * BLOCK..] == expected[8 * BLOCK..]);
+    assert_eq!(salvaged.code, Some(1));
 }
 
 #[test]
@@ -349,8 +374,11 @@ fn names_come_from_an_older_directory_but_not_those_that_were_deleted() {
     let newest = volume.newest(one, |info| matches!(info, BlockInfo::Data { .. }));
     volume.damage(newest);
     let salvaged = volume.salvage(&[]);
-    assert_eq!(salvaged.not_whole(), [("one", "older")]);
-    assert_eq!(salvaged.states().len(), ALL - 2);
+    let not_whole = salvaged.not_whole();
+    let is_below = |(path, _): &(&str, &str)| path.starts_with("one");
+    assert!(!not_whole.is_empty() && not_whole.iter().all(is_below), "{not_whole:?}");
+    let names = salvaged.states().keys().filter(|path| !path.starts_with("lost+found")).count();
+    assert_eq!(names, ALL - 2);
     assert!(!salvaged.to.join("one/a file with number 3").exists());
 }
 
@@ -480,11 +508,11 @@ fn a_rescue_mount_shows_what_is_not_damaged() {
             }
         }
     }
-    assert_eq!(unreadable, ["one/large"]);
+    assert!(unreadable.is_empty(), "{unreadable:?}");
     let listed: usize =
         ["one", "two"].map(|it| fs::read_dir(mount.0.join(it)).unwrap().count()).iter().sum();
-    assert_eq!(listed, found + 1);
-    assert!((FILES + 1..2 * FILES).contains(&found), "{found} files");
+    assert_eq!(listed, found);
+    assert!((FILES + 1..=2 * (FILES + 1)).contains(&found), "{found} files");
     drop(mount);
     let mount = volume.rescue(",cp=3");
     assert!(fs::read(mount.0.join("one/large")).unwrap() == volume.versions["one/large"][1]);
@@ -504,7 +532,11 @@ fn files_without_names_are_in_lost_and_found() {
         let found = format!("lost+found/#{}/{name}", volume.inodes[directory]);
         assert!(salvaged.file(&found) == *written.last().unwrap(), "{found}");
     }
-    assert_eq!(salvaged.not_whole(), [("", "partial")]);
+    let not_whole = salvaged.not_whole();
+    assert!(not_whole.iter().all(|(path, state)| {
+        *state == "damaged" && (path.is_empty() || path.starts_with("lost+found/#"))
+    }));
+    assert_eq!(not_whole.len(), 3, "{not_whole:?}");
 }
 
 fn clone(broken: &Broken) -> Broken {

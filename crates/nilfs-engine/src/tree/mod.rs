@@ -43,7 +43,7 @@ use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::checkpoint::RawCheckpoint;
 use nilfs_ondisk::inode::{FileType, RawInode, S_IFDIR, S_IFMT};
 use nilfs_ondisk::palloc::{BlockRole, Palloc, test_bit};
-use nilfs_ondisk::{BlockSize, Cno, FileBlock, Ino};
+use nilfs_ondisk::{BlockNr, BlockSize, Cno, FileBlock, Ino};
 
 pub use self::changes::{Change, FileAt};
 pub use self::content::{Extent, Survey};
@@ -64,7 +64,7 @@ use crate::error::{Error, Result};
 use crate::fs::{DirEntry, Seek};
 use crate::memo::Memo;
 use crate::store::Store;
-use content::Content;
+use content::{Content, Place};
 
 /// The files of one checkpoint, read-only.
 ///
@@ -227,6 +227,27 @@ impl Tree {
     /// None that comes from damage.
     pub fn survey(&self, file: &File) -> Result<Survey> {
         file.survey(&self.view())
+    }
+
+    /// Calls `visit` with every block of a file that lies on the device: its place in the file, where it is,
+    /// and all of its content.
+    ///
+    /// # Errors
+    /// Damage, a device error.
+    pub fn blocks(
+        &self,
+        file: &File,
+        visit: &mut dyn FnMut(FileBlock, BlockNr, &[u8]),
+    ) -> Result<()> {
+        let view = self.view();
+        let mut content = vec![0; view.store.block_size().bytes()];
+        file.scan(&view, FileBlock(0), &mut |key| {
+            if let Place::Device(block) = file.place(&view, key)? {
+                view.store.read_content(block, &mut content)?;
+                visit(key, block, &content);
+            }
+            Ok(ControlFlow::Continue(()))
+        })
     }
 
     /// Calls `visit` with the number of every file that can be found without names, but for the root

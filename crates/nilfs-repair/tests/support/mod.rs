@@ -212,10 +212,24 @@ impl Patient {
         plan
     }
 
-    /// Repairs the volume and demands that no file of the undamaged volume is other than it was.
+    /// Everything in the volume as a repair would leave it, before it is made.
+    pub fn seen_as_repaired(&self) -> Content {
+        let settings = nilfs_repair::Settings { uuid: UUID, accept: false, in_view: true };
+        let (options, observer) = Default::default();
+        let plan = nilfs_repair::plan_observed(&self.device, &options, settings, &observer)
+            .expect("it can be repaired");
+        content_on(plan.view(&self.device))
+    }
+
+    /// Repairs the volume and demands that no file of the undamaged volume is other than it was, and that
+    /// this could be seen without the repair.
     #[track_caller]
     pub fn is_healed(&self, risk: Risk) -> Image {
+        let before = self.bytes();
+        let seen = self.seen_as_repaired();
+        assert!(self.bytes() == before, "a view writes nothing");
         let plan = self.heal();
+        assert!(seen == content(&self.bytes()), "a view shows what a repair leaves");
         assert!(content(&self.bytes()).keys().any(|path| path.starts_with("snapshot")));
         assert_eq!(plan.risk(), risk, "{:?}", plan.repairs);
         let healed = Image::from(self.bytes());
@@ -243,7 +257,11 @@ pub fn heals_with(risk: Risk, damage: impl Fn(&mut Image)) {
 
 /// Everything in the newest checkpoint of a volume and in its snapshots.
 pub fn content(bytes: &[u8]) -> Content {
-    let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(bytes.to_vec()));
+    content_on(Arc::new(MemoryDevice::from(bytes.to_vec())))
+}
+
+/// As [`content`], of the volume on a device.
+fn content_on(device: Arc<dyn Device>) -> Content {
     let volume = Volume::open(device).expect("the volume can be opened");
     let mut found = content_of(&volume, None);
     let all = volume.checkpoints(Cno(1), usize::MAX).expect("checkpoints are listed");

@@ -23,7 +23,7 @@ use nilfs_repair::{
 use serde::Serialize;
 
 use self::groups::{EXAMPLES, Groups, Line};
-use self::watch::watch;
+pub use self::watch::watch;
 use super::tune::open_unmounted;
 use crate::administration::{Administration, Target, mount_of};
 use crate::control::Client;
@@ -223,7 +223,7 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
             ..Options::default()
         };
         let told = order.progress.as_ref().and_then(|file| file.try_clone().ok());
-        let settings = Settings { uuid, accept: order.accept };
+        let settings = Settings { uuid, accept: order.accept, in_view: false };
         plan_observed(&device, &options, settings, &watch(told, &path))
             .map_err(|error| beyond(&path, &foreign, error))?
     };

@@ -21,7 +21,7 @@ enum Shown {
 
 /// Shows how far the check and the plan are, task by task, here and to the program that has given `told`.
 /// What is shown goes away with the last copy of the observer.
-pub(super) fn watch(told: Option<File>, path: &Path) -> Observer {
+pub fn watch(told: Option<File>, path: &Path) -> Observer {
     let shown = Mutex::new(Shown::Spinner { _moving: spinner("checking") });
     let told = told.map(|file| Mutex::new(Told { file, device: path.to_owned(), last: None }));
     Observer::new(move |task, done, all| {

@@ -9,10 +9,13 @@ use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use anyhow::Context;
 use clap_complete::engine::ArgValueCompleter;
+use nilfs_device::Device;
 use nilfs_engine::ReadOnlyVolume;
+use nilfs_repair::Observer;
 use rustix::fs::{Mode, OFlags};
 
 use super::attend::Hangup;
@@ -22,6 +25,7 @@ use super::options::{self, Options};
 use super::read_only;
 use super::remount::remount;
 use super::serve::serve;
+use crate::as_repaired::AsRepaired;
 use crate::exit::{Failure, Status};
 use crate::image::{Checkpoints, Door};
 use crate::memory;
@@ -135,8 +139,12 @@ fn serve_volume(
         return read_only::serve(|_| Ok(door), &source()?, dir, checkpoint, options, hangup, ready);
     }
     let opened = open(device, dir, &options)?;
+    let shown: Arc<dyn Device> = match options.rescue {
+        true => AsRepaired::new(opened.clone(), &Observer::default()).device,
+        false => opened.clone(),
+    };
     let volume = |options: &Options| {
-        ReadOnlyVolume::mount(opened.clone(), options.read_only(checkpoint)).on_volume(device)
+        ReadOnlyVolume::mount(shown.clone(), options.read_only(checkpoint)).on_volume(device)
     };
     let served = read_only::serve(volume, &source()?, dir, checkpoint, options, hangup, ready);
     if let Err(error) = opened.release() {

@@ -1,5 +1,6 @@
 //! `nilfs salvage`: files out of a volume that is broken.
 
+mod losses;
 mod map;
 mod report;
 mod walk;
@@ -16,10 +17,13 @@ use nilfs_engine::rescue::Rescue;
 use nilfs_engine::{CheckpointInfo, Cno, Error};
 use nilfs_fuse::When;
 
+use self::losses::Losses;
 use self::report::Base;
 use self::walk::Salvager;
 use super::cp::{Copier, Existing, Wording};
+use super::fsck::watch;
 use crate::administration::mounts_of;
+use crate::as_repaired::AsRepaired;
 use crate::beneath::Destination;
 use crate::completions;
 use crate::device;
@@ -33,8 +37,9 @@ use crate::signature::OnVolume;
 /// Works where nothing mounts: if no superblock leads to a checkpoint, the device is scanned for the
 /// logs of checkpoints. Nothing is written to it. Files come from the newest checkpoint that can be
 /// used. One that is damaged there comes from the newest older checkpoint that has a whole version of
-/// it; if there is none, what can be read is copied, and the rest is a hole. Owners, permissions,
-/// times, links and holes are kept. Each file that is not whole is listed; the exit code is 1 then.
+/// it; if there is none, what can be read is copied, and the rest is a hole. The volume is read as nilfs
+/// fsck would leave it, without writing that. Owners, permissions, times, links and holes are kept. Each
+/// file that is not whole is listed; the exit code is 1 then.
 ///
 /// What older checkpoints have besides is copied if you ask for it: --cp takes another one instead of
 /// the newest, --snapshots takes each snapshot, too, and --deleted the files that are there no more.
@@ -83,21 +88,28 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let device = open(args)?;
     let to = Destination::typed(&args.to)?;
     check_destination(&to, &args.device)?;
-    let scanned = scan_progress("scanning the device", device.size());
-    let mut rescue = Rescue::open(device, scanned).on_volume(&args.device)?;
+    let scan = |device: &Arc<dyn Device>| {
+        let scanned = scan_progress("scanning the device", device.size());
+        Rescue::open(Arc::clone(device), scanned)
+    };
+    let repaired = AsRepaired::new(Arc::clone(&device), &watch(None, &args.device));
+    let found = scan(&device);
+    let known = found.as_ref().map_or(Cno::MIN, Rescue::newest_known);
+    let by_scan = found.as_ref().map_or(true, |found| found.by_scan().is_some());
+    let (mut rescue, found) = match &repaired.plan {
+        Some(_) => (scan(&repaired.device).on_volume(&args.device)?, found.ok()),
+        None => (found.on_volume(&args.device)?, None),
+    };
+    let losses = Losses::of(repaired.plan.as_ref(), found);
     let nth = match &args.cp {
         Some(when) => find(&mut rescue, when).with_context(|| path.to_string())?,
         None => 0,
     };
     let tree = rescue.tree(nth).context("it has no checkpoint that can be used")?.tree;
-    let base = Base {
-        tree,
-        chosen: args.cp.is_some(),
-        known: rescue.newest_known(),
-        by_scan: rescue.by_scan().is_some(),
-    };
+    let base =
+        Base { tree, chosen: args.cp.is_some(), known: known.max(rescue.newest_known()), by_scan };
     let copier = Copier::new(Wording::SALVAGE, true, Existing::ReplaceFiles);
-    let mut salvager = Salvager::new(rescue, copier, to);
+    let mut salvager = Salvager::new((device, rescue), losses, copier, to);
     salvager.checkpoint(nth)?;
     if args.deleted {
         salvager.deleted(nth)?;
@@ -112,7 +124,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     finished?;
     match report.damaged() {
-        0 if base.is_newest() => printed,
+        0 if base.is_newest() && report.is_complete() => printed,
+        0 if base.is_newest() => {
+            let message = format!("{path}: something of the volume is lost, see above");
+            Err(Failure::new(Status::Failed, message).into())
+        }
         0 => {
             let message =
                 format!("{path}: what was written after checkpoint {} is lost", base.cno());

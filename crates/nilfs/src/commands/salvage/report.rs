@@ -31,6 +31,18 @@ pub enum Fate {
         /// Why they are.
         why: String,
     },
+    /// It can be read, but it is not what was written, or fsck gives something of it up, or guesses it.
+    Damaged {
+        /// The parts that have another checksum than they were written with.
+        parts: Vec<Extent>,
+        /// What is wrong.
+        why: String,
+    },
+    /// It can be read, and nothing tells whether it is what was written.
+    Unverified {
+        /// The parts of which nothing tells.
+        parts: Vec<Extent>,
+    },
     /// There is nothing of it.
     Lost {
         /// Why.
@@ -49,6 +61,8 @@ impl Fate {
             Self::Whole => "whole",
             Self::Older { .. } => "older",
             Self::Partial { .. } => "partial",
+            Self::Damaged { .. } => "damaged",
+            Self::Unverified { .. } => "unverified",
             Self::Lost { .. } => "lost",
         }
     }
@@ -83,6 +97,8 @@ impl Base {
 #[derive(Debug, Default)]
 pub struct Report {
     files: Vec<(Vec<u8>, Fate)>,
+    /// What is lost of the volume that cannot be named by a file.
+    others: Vec<String>,
 }
 
 /// The report in JSON.
@@ -95,7 +111,10 @@ pub struct Record {
     whole: u64,
     older: u64,
     partial: u64,
+    damaged: u64,
+    unverified: u64,
     lost: u64,
+    losses: Vec<String>,
     files: Vec<FileRecord>,
 }
 
@@ -107,6 +126,8 @@ struct FileRecord {
     checkpoint: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     missing: Vec<ExtentRecord>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    doubtful: Vec<ExtentRecord>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
@@ -118,6 +139,16 @@ struct ExtentRecord {
 }
 
 impl Report {
+    /// Returns one without files, of a volume of which this is lost.
+    pub fn new(others: Vec<String>) -> Self {
+        Self { others, ..Self::default() }
+    }
+
+    /// Whether nothing is lost that cannot be named by a file.
+    pub fn is_complete(&self) -> bool {
+        self.others.is_empty()
+    }
+
     /// Adds a file under its path from the root of the volume.
     pub fn add(&mut self, path: &[u8], fate: Fate) {
         self.files.push((path.to_vec(), fate));
@@ -143,6 +174,9 @@ impl Report {
         for (path, fate) in self.files.iter().filter(|(_, fate)| all || *fate != Fate::Whole) {
             writeln!(out, "{:<8} {}{}", fate.name(), shown(path), details(fate))?;
         }
+        for loss in &self.others {
+            writeln!(out, "lost: {}", printable(loss.as_bytes()))?;
+        }
         let (cno, time) = (base.cno(), local_time(base.tree.created() as i64));
         let found = if base.by_scan { ", which was found by its log" } else { "" };
         match base.chosen {
@@ -153,8 +187,9 @@ impl Report {
             writeln!(out, "Checkpoint {} is known, but cannot be used.", base.known)?;
         }
         let whole = counted(self.count("whole"), "file");
-        let [older, partial, lost] = ["older", "partial", "lost"].map(|name| self.count(name));
-        Ok(writeln!(out, "{whole} whole, {older} older, {partial} partial, {lost} lost")?)
+        let others = ["older", "partial", "damaged", "unverified", "lost"];
+        let others = others.map(|name| format!("{} {name}", self.count(name)));
+        Ok(writeln!(out, "{whole} whole, {}", others.join(", "))?)
     }
 
     /// The same for JSON.
@@ -168,7 +203,10 @@ impl Report {
             whole: self.count("whole"),
             older: self.count("older"),
             partial: self.count("partial"),
+            damaged: self.count("damaged"),
+            unverified: self.count("unverified"),
             lost: self.count("lost"),
+            losses: self.others.clone(),
             files: files.map(|(path, fate)| FileRecord::new(path, fate)).collect(),
         }
     }
@@ -176,25 +214,39 @@ impl Report {
 
 impl FileRecord {
     fn new(path: &[u8], fate: &Fate) -> Self {
-        let (mut checkpoint, mut missing, mut reason) = (None, Vec::new(), None);
+        let (mut checkpoint, mut reason) = (None, None);
+        let (mut missing, mut doubtful) = (Vec::new(), Vec::new());
+        let part = |it: &Extent| ExtentRecord { offset_bytes: it.offset, length_bytes: it.length };
         match fate {
             Fate::Whole => {}
             Fate::Older { cno, .. } => checkpoint = Some(cno.0),
             Fate::Partial { missing: parts, why } => {
-                let part =
-                    |it: &Extent| ExtentRecord { offset_bytes: it.offset, length_bytes: it.length };
                 missing = parts.iter().map(part).collect();
                 reason = Some(why.clone());
             }
+            Fate::Damaged { parts, why } => {
+                doubtful = parts.iter().map(part).collect();
+                reason = Some(why.clone());
+            }
+            Fate::Unverified { parts } => doubtful = parts.iter().map(part).collect(),
             Fate::Lost { why } => reason = Some(why.clone()),
         }
         let path = String::from_utf8_lossy(path).into_owned();
-        Self { path, state: fate.name(), checkpoint, missing, reason }
+        Self { path, state: fate.name(), checkpoint, missing, doubtful, reason }
     }
 }
 
 fn shown(path: &[u8]) -> String {
     if path.is_empty() { "/".to_owned() } else { printable(path) }
+}
+
+/// Parts of a file, and what is the matter with them.
+fn named(parts: &[Extent], what: &str) -> String {
+    let bytes = parts.iter().fold(0_u64, |sum, it| sum.saturating_add(it.length));
+    let part = |it: &Extent| format!("{} at {}", counted(it.length, "byte"), it.offset);
+    let named: Vec<String> = parts.iter().take(NAMED).map(part).collect();
+    let more = if parts.len() > NAMED { ", …" } else { "" };
+    format!(": {} {what}: {}{more}", ByteCount(bytes), named.join(", "))
 }
 
 /// What a line says about a file besides its name.
@@ -207,13 +259,11 @@ fn details(fate: &Fate) -> String {
         Fate::Partial { missing, why } if missing.is_empty() => {
             format!(": names are missing: {}", printable(why.as_bytes()))
         }
-        Fate::Partial { missing, .. } => {
-            let bytes = missing.iter().fold(0_u64, |sum, it| sum.saturating_add(it.length));
-            let part = |it: &Extent| format!("{} at {}", counted(it.length, "byte"), it.offset);
-            let parts: Vec<String> = missing.iter().take(NAMED).map(part).collect();
-            let more = if missing.len() > NAMED { ", …" } else { "" };
-            format!(": {} missing: {}{more}", ByteCount(bytes), parts.join(", "))
+        Fate::Partial { missing, .. } => named(missing, "missing"),
+        Fate::Damaged { parts, .. } if !parts.is_empty() => named(parts, "not what was written"),
+        Fate::Unverified { parts } => named(parts, "may not be what was written"),
+        Fate::Damaged { why, .. } | Fate::Lost { why } => {
+            format!(": {}", printable(why.as_bytes()))
         }
-        Fate::Lost { why } => format!(": {}", printable(why.as_bytes())),
     }
 }

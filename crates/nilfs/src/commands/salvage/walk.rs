@@ -6,22 +6,26 @@
 //! counts unless its file has been deleted since. Where names are lost, files that no name leads to
 //! are found by their numbers. Other checkpoints go into directories of their own in the same way.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use anyhow::Context;
-use nilfs_engine::rescue::{Rescue, RescuedTree};
+use anyhow::{Context, anyhow};
+use nilfs_device::Device;
+use nilfs_engine::rescue::{Doubts, Evidence, Rescue, RescuedTree};
 use nilfs_engine::tree::{ChangedFile, File};
 use nilfs_engine::{Cno, Error, FileType, Ino};
 
+use super::losses::Losses;
 use super::report::{Fate, Report};
 use crate::beneath::Destination;
 use crate::commands::cp::{Copier, is_damage};
 use crate::exit::sentence;
-use crate::image::Entry;
+use crate::image;
 use crate::output::printable;
 
 /// The directory of files without names.
@@ -30,6 +34,11 @@ const LOST_AND_FOUND: &str = "lost+found";
 /// Copies what can be read.
 pub struct Salvager {
     rescue: Rescue,
+    losses: Losses,
+    /// The device as it is.
+    device: Arc<dyn Device>,
+    /// Evidence for the content of files, by the volume that shows them.
+    evidence: HashMap<usize, Evidence>,
     copier: Copier,
     to: Destination,
     report: Report,
@@ -66,13 +75,22 @@ struct Origin {
 
 impl Salvager {
     /// Copies to a directory, which need not be there yet.
-    pub fn new(rescue: Rescue, copier: Copier, to: Destination) -> Self {
+    pub fn new(
+        (device, rescue): (Arc<dyn Device>, Rescue),
+        mut losses: Losses,
+        copier: Copier,
+        to: Destination,
+    ) -> Self {
         let (linked, entered, named) = Default::default();
+        let report = Report::new(losses.take_others());
         Self {
             rescue,
+            losses,
+            device,
+            evidence: HashMap::new(),
             copier,
             to,
-            report: Report::default(),
+            report,
             base: 0,
             limit: Cno::MAX,
             below: Vec::new(),
@@ -370,8 +388,11 @@ impl Salvager {
         let mut names = BTreeMap::new();
         list(directory, &mut names);
         let fate = self.fate_in(directory);
-        let Err(error) = directory.source.tree.check_directory(&directory.file) else {
-            return (names, fate);
+        let loss = self.loss(directory).map(|why| Fate::Damaged { parts: Vec::new(), why });
+        let why = match (directory.source.tree.check_directory(&directory.file), &loss) {
+            (Err(error), _) => error.to_string(),
+            (Ok(()), Some(_)) => String::new(),
+            (Ok(()), None) => return (names, fate),
         };
         let mut nth = directory.nth + 1;
         while let Some((here, source)) = self.older(nth, self.limit) {
@@ -381,13 +402,13 @@ impl Salvager {
                 && file.is_same_file(&directory.file)
                 && source.tree.check_directory(&file).is_ok()
             {
-                let fate = Fate::older(&source.tree);
+                let fate = loss.unwrap_or_else(|| Fate::older(&source.tree));
                 list(&Found { nth, source, file }, &mut names);
                 return (names, fate);
             }
             nth += 1;
         }
-        (names, Fate::Partial { missing: Vec::new(), why: error.to_string() })
+        (names, loss.unwrap_or(Fate::Partial { missing: Vec::new(), why }))
     }
 
     /// The file that a name leads to; `None` if it has been deleted after the name was read.
@@ -449,10 +470,15 @@ impl Salvager {
     /// of the newest version. Returns from which checkpoint it is.
     fn newest_whole(&mut self, found: &Found, to: &Destination) -> anyhow::Result<(Fate, usize)> {
         let fate = self.fate_in(found);
-        let why = match self.copy_from(found, to) {
-            Ok(()) => return Ok((fate, found.nth)),
-            Err(error) if is_damage(&error) => error,
-            Err(error) => return Err(error),
+        let loss = self.loss(found);
+        let why = match (self.copy_from(found, to), &loss) {
+            (Ok(()), None) => return Ok((self.proved(found, fate), found.nth)),
+            (Ok(()), Some(why)) if self.losses.is_readable_as_found(found.file.ino()) => {
+                return Ok((Fate::Damaged { parts: Vec::new(), why: why.clone() }, found.nth));
+            }
+            (Ok(()), Some(why)) => anyhow!("{why}"),
+            (Err(error), _) if is_damage(&error) => error,
+            (Err(error), _) => return Err(error),
         };
         let mut tried = (found.source.volume, found.file.clone());
         let mut nth = found.nth + 1;
@@ -468,19 +494,53 @@ impl Salvager {
                     true => fate.clone(),
                     false => Fate::older(&source.tree),
                 };
-                match self.copy_from(&Found { nth, source, file }, to) {
-                    Ok(()) => return Ok((fate, nth)),
+                let older = Found { nth, source, file };
+                match self.copy_from(&older, to) {
+                    Ok(()) => return Ok((self.proved(&older, fate), nth)),
                     Err(error) if is_damage(&error) => {}
                     Err(error) => return Err(error),
                 }
             }
             nth += 1;
         }
+        if let Some(why) = loss.filter(|_| self.copy_from(found, to).is_ok()) {
+            return Ok((Fate::Damaged { parts: Vec::new(), why }, found.nth));
+        }
         let why = sentence(&why);
         if found.file.file_type() != FileType::Regular {
             return Ok((Fate::Lost { why }, found.nth));
         }
         Ok((self.copy_partly(found, to, why)?, found.nth))
+    }
+
+    /// Why a file is not all that it was, though it can be read.
+    fn loss(&self, found: &Found) -> Option<String> {
+        let is_base = found.nth == self.base;
+        self.losses.of_file(found.file.ino()).filter(|_| is_base).map(str::to_owned)
+    }
+
+    /// The fate of a file that can be read, by what its checksums say.
+    fn proved(&mut self, found: &Found, fate: Fate) -> Fate {
+        if found.file.file_type() != FileType::Regular {
+            return fate;
+        }
+        let (rescue, device) = (&self.rescue, &self.device);
+        let evidence = match self.evidence.entry(found.source.volume) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => match rescue.evidence(Arc::clone(device), &found.source) {
+                Some(evidence) => new.insert(evidence),
+                None => return fate,
+            },
+        };
+        match evidence.judge(&found.source.tree, &found.file) {
+            Ok(Doubts { wrong, .. }) if !wrong.is_empty() => {
+                Fate::Damaged { parts: wrong, why: "its checksum is wrong".to_owned() }
+            }
+            Ok(Doubts { unverified, .. }) if !unverified.is_empty() => {
+                Fate::Unverified { parts: unverified }
+            }
+            _ => fate,
+        }
     }
 
     fn copy_partly(
@@ -491,7 +551,7 @@ impl Salvager {
     ) -> anyhow::Result<Fate> {
         let tree = &found.source.tree;
         let survey = tree.survey(&found.file)?;
-        let entry = Entry::hold(&found.source.files, found.file.ino())?;
+        let entry = image::Entry::hold(&found.source.files, found.file.ino())?;
         self.copier.begin(&found.source.files);
         let block_bytes = tree.block_size().bytes64();
         let mut missing = self.copier.copy_readable(&entry, to, &survey.data, block_bytes)?;
@@ -502,7 +562,7 @@ impl Salvager {
 
     fn copy_from(&mut self, found: &Found, to: &Destination) -> anyhow::Result<()> {
         self.copier.begin(&found.source.files);
-        self.copier.copy(&Entry::hold(&found.source.files, found.file.ino())?, to)
+        self.copier.copy(&image::Entry::hold(&found.source.files, found.file.ino())?, to)
     }
 }
 
@@ -545,9 +605,8 @@ fn not_in(source: &RescuedTree, newer: Option<&RescuedTree>) -> Vec<File> {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
-    use std::sync::Arc;
 
-    use nilfs_device::{Device, MemoryDevice};
+    use nilfs_device::MemoryDevice;
     use nilfs_engine::mkfs::{Parameters, format};
     use nilfs_engine::{DeviceCode, Filesystem, MountOptions, NewInode};
     use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
@@ -581,7 +640,12 @@ mod tests {
             fs::write(outside.join("file"), "secret").unwrap();
             let rescue = Rescue::open(Arc::clone(&device), Box::new(|_| {})).unwrap();
             let copier = Copier::new(Wording::SALVAGE, true, Existing::ReplaceFiles);
-            let mut salvager = Salvager::new(rescue, copier, Destination::typed(&to).unwrap());
+            let mut salvager = Salvager::new(
+                (Arc::clone(&device), rescue),
+                Losses::default(),
+                copier,
+                Destination::typed(&to).unwrap(),
+            );
             let (link, target) = match trap {
                 "" => (to.clone(), outside.clone()),
                 trap => (to.join(trap), outside.join(trap)),

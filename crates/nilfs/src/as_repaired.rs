@@ -1,0 +1,46 @@
+//! A broken volume as `nilfs fsck` would leave it, to be read: its plan is laid over the device, in memory,
+//! and nothing is written.
+
+use std::sync::Arc;
+
+use nilfs_check::Options;
+use nilfs_device::Device;
+use nilfs_engine::rescue::Rescue;
+use nilfs_repair::{Observer, Plan, Risk, Settings, plan_observed};
+
+/// The best view of a volume.
+pub struct AsRepaired {
+    /// The device as it would be, or as it is.
+    pub device: Arc<dyn Device>,
+    /// The repairs that the device has, if it has any.
+    pub plan: Option<Plan>,
+}
+
+impl AsRepaired {
+    /// Finds out how a volume would be. Where fsck knows no repair, it is as it is, and so where a newer
+    /// checkpoint can be read of that than fsck would keep.
+    pub fn new(device: Arc<dyn Device>, observer: &Observer) -> Self {
+        // A volume that has lost its identity is not given another one by being looked at.
+        let settings = Settings { uuid: [0; 16], accept: false, in_view: true };
+        let plan = plan_observed(&device, &Options::default(), settings, observer);
+        let plan = match plan {
+            Ok(plan) if plan.can_be_applied() => plan,
+            Ok(_) => return Self { device, plan: None },
+            Err(error) => {
+                tracing::debug!("no repair is known: {error}");
+                return Self { device, plan: None };
+            }
+        };
+        let view = plan.view(&device);
+        if plan.risk() == Risk::Loses && newest(&device) > newest(&view) {
+            return Self { device, plan: None };
+        }
+        Self { device: view, plan: Some(plan) }
+    }
+}
+
+/// The newest checkpoint that can be read.
+fn newest(device: &Arc<dyn Device>) -> Option<nilfs_engine::Cno> {
+    let mut rescue = Rescue::open(Arc::clone(device), Box::new(|_| {})).ok()?;
+    rescue.tree(0).map(|newest| newest.tree.cno())
+}
