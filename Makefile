@@ -23,7 +23,7 @@ QUICK_TESTS := bad_input config control copies defrag docs drop_ins handles host
 	claims loop_device \
 	clean_volumes damaged_files damaged_metadata hostile_images unclean_volumes \
 	cleaning cleaning_faults cleaning_readers clocks cost defragmenting life linux_images memory recovery free_space \
-	superblocks trees rollback purge faults synced unmounting blast_radius verifying \
+	superblocks trees rollback purge faults nearly_full synced unmounting blast_radius verifying \
 	posix
 
 # For make fuzz: seconds for each target.

@@ -84,7 +84,8 @@ fn laid_over(draft: &Draft) -> Rewritten {
 fn mount(device: Arc<dyn Device>) -> Result<Arc<Filesystem>, RepairError> {
     let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
     // What is damaged is the draft's affair.
-    let options = MountOptions { cleaner, verify: Verify::None, ..MountOptions::default() };
+    let (verify, use_reserve) = (Verify::None, true);
+    let options = MountOptions { cleaner, verify, use_reserve, ..MountOptions::default() };
     Ok(Filesystem::mount(device, options)?)
 }
 

@@ -535,6 +535,8 @@ impl Filesystem {
     /// what changes cost into facts, and only then the past is given up, and at last what somebody
     /// outside of the engine keeps.
     fn admitted<T>(&self, cost: Cost, operation: impl FnOnce() -> Result<T>) -> Result<T> {
+        let effect = if self.options.use_reserve { Effect::Frees } else { cost.effect };
+        let cost = Cost { effect, ..cost };
         let (mut futile, mut others) = (0, 0);
         let mut releases = self.shortage.releases();
         let mut committed = false;

@@ -62,6 +62,9 @@ pub struct MountOptions {
     /// Give up what was fsynced last if it cannot be rolled forward, instead of refusing to mount:
     /// [`Volume::recovery_plan`](crate::Volume::recovery_plan) says what.
     pub give_up_unrecoverable: bool,
+    /// Take for every change the room that a full volume keeps for deletions. It is for a repair, of
+    /// which the volume cannot do without anything, and which makes little.
+    pub use_reserve: bool,
     /// How the cleaner behaves.
     pub cleaner: CleanerOptions,
     /// The source of all timestamps.
@@ -83,6 +86,7 @@ impl PartialEq for MountOptions {
             commit_interval,
             flash_page,
             give_up_unrecoverable,
+            use_reserve,
             cleaner,
             clock,
         } = self;
@@ -97,6 +101,7 @@ impl PartialEq for MountOptions {
             && *commit_interval == other.commit_interval
             && *flash_page == other.flash_page
             && *give_up_unrecoverable == other.give_up_unrecoverable
+            && *use_reserve == other.use_reserve
             && *cleaner == other.cleaner
             && Arc::ptr_eq(clock, &other.clock)
     }
@@ -116,6 +121,7 @@ impl Default for MountOptions {
             commit_interval: None,
             flash_page: FLASH_PAGE,
             give_up_unrecoverable: false,
+            use_reserve: false,
             cleaner: CleanerOptions::default(),
             clock: Arc::new(SystemClock),
         }
