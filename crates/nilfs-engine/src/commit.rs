@@ -511,9 +511,11 @@ impl Build<'_> {
         }
         sufile.touch(self.source(), base.position.segment)?;
         sufile.touch(self.source(), base.position.next)?;
-        let avoid = |segment| withheld.has(segment) || changes.cleaned.contains(&segment);
+        let allows = |segment| {
+            !changes.cleaned.contains(&segment) && withheld.allows(self.store, &base.dat, segment)
+        };
         let extra = (0..count)
-            .map(|_| sufile.allocate(self.source(), &avoid))
+            .map(|_| sufile.allocate(self.source(), &allows))
             .collect::<Result<Vec<_>>>()?;
         let mut sufile_inode = base.super_root.sufile;
         let sufile_index = self.payload.len();

@@ -1,7 +1,7 @@
 //! Finding the newest checkpoint of a volume, and the sync logs that fsync has written after it
 //! (docs/format.md §16). Nothing is written here, and what they mean for files is said elsewhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nilfs_device::Device;
@@ -34,6 +34,8 @@ pub(crate) struct LogScan {
     pub(crate) last_valid: ChainedLog,
     /// Whether the volume was closed cleanly.
     pub(crate) clean: bool,
+    /// The segments with logs from the one that the superblock names to `newest`.
+    pub(crate) chain: BTreeSet<SegNum>,
     /// The logs after `newest`, up to the last that could complete something to be rolled forward.
     replay: Vec<ChainedLog>,
     /// Where the chain had no whole log after `newest`.
@@ -160,7 +162,8 @@ fn follow(store: &Store, start: LogCursor) -> Result<Option<LogScan>> {
             later.start,
             later.header.cno
         );
-        found = from_there;
+        let before = std::mem::replace(&mut found, from_there);
+        found.chain.extend(before.chain);
     }
     for gap in &found.gaps {
         if beyond::lacks_a_bit(store, gap) {
@@ -195,11 +198,13 @@ struct Seen {
     logs: Vec<ChainedLog>,
     /// How many of them are known to be whole, the first at least.
     whole: usize,
+    /// The segments of these, and of logs before them.
+    segments: Vec<SegNum>,
 }
 
 impl Seen {
     fn new(log: ChainedLog) -> Self {
-        Self { logs: vec![log], whole: 1 }
+        Self { logs: vec![log], whole: 1, segments: vec![log.segment] }
     }
 
     fn push(&mut self, log: ChainedLog) {
@@ -214,7 +219,9 @@ impl Seen {
         self.whole += usize::from(log.checked && self.whole == before);
         self.logs.push(log);
         if log.is_checkpoint() && self.whole == self.logs.len() {
+            let segments = std::mem::take(&mut self.segments);
             *self = Self::new(log);
+            self.segments.extend(segments);
         }
     }
 
@@ -246,6 +253,9 @@ impl Seen {
     fn found(self, cno: Cno, clean: bool, gaps: Vec<Gap>) -> LogScan {
         let newest = *self.newest();
         let last_valid = self.logs[self.logs.len() - 1];
+        let before = self.logs.iter().take_while(|log| log.start != newest.start);
+        let chain = before.map(|log| log.segment).chain(self.segments).chain([newest.segment]);
+        let chain = chain.collect();
         let later = self.logs.into_iter().skip_while(|log| log.start != newest.start).skip(1);
         let mut replay: Vec<ChainedLog> = later.collect();
         let completes = |log: &ChainedLog| log.kind != LogKind::Part && log.header.has(LOGEND);
@@ -253,7 +263,7 @@ impl Seen {
         let mut gaps: Vec<Gap> = gaps.into_iter().filter(|gap| gap.is_after(&newest)).collect();
         gaps.sort_unstable_by_key(|gap| (gap.seq, gap.at));
         gaps.dedup_by_key(|gap| (gap.seq, gap.at));
-        LogScan { newest, cno, last_valid, clean, replay, gaps, beyond: None }
+        LogScan { newest, cno, last_valid, clean, chain, replay, gaps, beyond: None }
     }
 }
 

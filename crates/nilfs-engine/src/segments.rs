@@ -84,18 +84,18 @@ impl SufileEdit {
     }
 
     /// Takes a clean segment into use: the next one after the last that was taken, around the end
-    /// of the volume, for which `avoid` does not hold.
+    /// of the volume, that `allows` lets it have.
     pub(crate) fn allocate(
         &mut self,
         source: Source<'_>,
-        avoid: &dyn Fn(SegNum) -> bool,
+        allows: &dyn Fn(SegNum) -> bool,
     ) -> Result<SegNum> {
         let header = header_of(&self.file, source)?;
         if header.sh_ncleansegs.get() == 0 {
             return Err(Error::NoSpace);
         }
         let last = SegNum(header.sh_last_alloc.get().min(self.nsegments - 1));
-        let segment = self.find_clean(source, last.plus(1), avoid)?.ok_or(Error::NoSpace)?;
+        let segment = self.find_clean(source, last.plus(1), allows)?.ok_or(Error::NoSpace)?;
         self.touch(source, segment)?;
         self.edit_header(source, |header| {
             header.sh_last_alloc = U64::new(segment.0);
@@ -200,18 +200,18 @@ impl SufileEdit {
         })
     }
 
-    /// The first clean segment from `from` on, around the end of the volume, for which `avoid` does
-    /// not hold.
+    /// The first clean segment from `from` on, around the end of the volume, that `allows` lets
+    /// it have.
     pub(crate) fn find_clean(
         &self,
         source: Source<'_>,
         from: SegNum,
-        avoid: &dyn Fn(SegNum) -> bool,
+        allows: &dyn Fn(SegNum) -> bool,
     ) -> Result<Option<SegNum>> {
         for step in 0..self.nsegments {
             let segment = SegNum((from.0 + step) % self.nsegments);
             let usage = self.usage(source, segment)?;
-            if usage.is_clean() && !avoid(segment) {
+            if usage.is_clean() && allows(segment) {
                 return Ok(Some(segment));
             }
         }

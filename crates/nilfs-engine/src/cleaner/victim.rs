@@ -242,15 +242,14 @@ impl SegmentReader<'_> {
                 self.classify_virtual(content, live)
             }
             BlockInfo::DatData { offset } => {
-                let source = Source { store: self.store, pointers: Pointers::Physical };
-                if source.lookup(self.dat.root(), offset)? == Some(block.0) {
+                if is_of_dat(self.store, self.dat, &described)? {
                     content.dat_keys.push(offset);
                     content.dat.push((block, sum));
                 }
                 Ok(())
             }
-            BlockInfo::DatNode { key, level } => {
-                if self.dat.has_node(self.store, key, level, block)? {
+            BlockInfo::DatNode { key, .. } => {
+                if is_of_dat(self.store, self.dat, &described)? {
                     // Rewriting what lies below a node rewrites the node.
                     content.dat_keys.push(FileBlock(key));
                     content.dat.push((block, sum));
@@ -275,6 +274,32 @@ impl SegmentReader<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether a block is what a log says, and is needed by any checkpoint.
+pub(crate) fn is_in_a_checkpoint(
+    store: &Store,
+    dat: &Dat,
+    described: &DescribedBlock,
+) -> Result<bool> {
+    let Some(vblocknr) = described.info.vblock() else {
+        return is_of_dat(store, dat, described);
+    };
+    let life = dat.life(store, vblocknr)?.filter(|life| life.block == described.block);
+    Ok(life.is_some_and(|life| Protection::of_everything().needs(&life)))
+}
+
+/// Whether a block is what a log says, and one of the DAT.
+fn is_of_dat(store: &Store, dat: &Dat, described: &DescribedBlock) -> Result<bool> {
+    let block = described.block;
+    match described.info {
+        BlockInfo::DatData { offset } => {
+            let source = Source { store, pointers: Pointers::Physical };
+            Ok(source.lookup(dat.root(), offset)? == Some(block.0))
+        }
+        BlockInfo::DatNode { key, level } => dat.has_node(store, key, level, block),
+        BlockInfo::Data { .. } | BlockInfo::Node { .. } => Ok(false),
     }
 }
 

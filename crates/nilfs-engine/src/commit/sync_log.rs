@@ -136,7 +136,7 @@ fn without_last(files: &[SyncedFile], count: u64) -> Vec<SyncedFile> {
 fn set_aside(store: &Store, base: &mut Base, withheld: &Withheld) -> Result<SegNum> {
     let dat = Arc::clone(&base.dat);
     let source = Source { store, pointers: Pointers::Virtual(&dat) };
-    let next = base.sufile_edit.allocate(source, &|segment| withheld.has(segment))?;
+    let next = base.sufile_edit.allocate(source, &|it| withheld.allows(store, &dat, it))?;
     base.clean_segments -= 1;
     base.left.push(base.position.segment);
     Ok(next)

@@ -278,7 +278,7 @@ impl Filesystem {
         self.flush_locked(&mut log)?;
         let clean = log.segment_usages()?.into_iter().filter(|(_, usage)| usage.is_clean());
         let clean: Vec<SegNum> =
-            clean.map(|(segment, _)| segment).filter(|it| !log.is_withheld(*it)).collect();
+            clean.map(|(segment, _)| segment).filter(|it| log.may_write(*it)).collect();
         let geometry = self.store.geometry();
         let bytes = |block: BlockNr| block.0 * geometry.block_size.bytes64();
         let mut trimmed = 0;

@@ -249,7 +249,7 @@ impl Filesystem {
         }
         let usage = log.segment_usage(segment)?;
         if usage.is_clean() {
-            return Ok(vec![start..end]);
+            return Ok(if log.may_write(segment) { vec![start..end] } else { Vec::new() });
         }
         if !usage.is_dirty() || usage.is_bad() || log.is_busy(segment) {
             return Ok(Vec::new());

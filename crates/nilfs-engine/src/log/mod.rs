@@ -2,6 +2,7 @@
 //! laying out and sealing new ones, and the owner of the log that writes them.
 
 pub(crate) mod chain;
+pub(crate) mod clean_segments;
 pub(crate) mod group_commit;
 pub(crate) mod layout;
 pub(crate) mod reader;

@@ -26,6 +26,7 @@ use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
 use super::chain::ChainedLog;
 use super::layout::LogPosition;
 use super::reader;
+use super::withheld::Withheld;
 use crate::error::{Error, Result};
 use crate::segments::SufileEdit;
 use crate::store::Store;
@@ -46,40 +47,55 @@ pub(crate) fn after(log: &ChainedLog) -> Result<LogPosition> {
     Ok(LogPosition { segment: log.segment, block: log.end(), next, seq: log.header.seq })
 }
 
+/// Whether the segment that a log names as the next is the one that was set aside for it: so says the
+/// sufile. Any other may be in use.
+pub(crate) fn names_a_free_segment(
+    volume: &Volume,
+    sufile: &SufileEdit,
+    position: &LogPosition,
+) -> Result<bool> {
+    Ok(position.next != position.segment && sufile.is_set_aside(volume.source(), position.next)?)
+}
+
 /// Where the log goes on after an unclean end. `sufile` says already that the segments with the logs
 /// that it needs are in use: no other log is written there, except after the last of them.
 pub(crate) fn position(
     volume: &Volume,
     sufile: &mut SufileEdit,
+    withheld: &Withheld,
     salvaged: bool,
 ) -> Result<LogPosition> {
     if sufile.clean_segments(volume.source())? <= MOST_SEARCHED
-        && let Some(position) = in_own_segment(volume, sufile, salvaged)?
+        && let Some(position) = in_own_segment(volume, sufile, withheld, salvaged)?
     {
         return Ok(position);
     }
-    in_fresh_segment(volume, sufile)
+    in_fresh_segment(volume, sufile, withheld)
 }
 
 /// Goes on right after the last log that is needed; `None` if its next segment is not free.
 fn in_own_segment(
     volume: &Volume,
     sufile: &SufileEdit,
+    withheld: &Withheld,
     salvaged: bool,
 ) -> Result<Option<LogPosition>> {
     let (store, source) = (&volume.store, volume.source());
     let last = volume.found.last_needed(salvaged);
     let position = match after(&last) {
-        Ok(position) if position.next != position.segment => position,
+        Ok(position) if names_a_free_segment(volume, sufile, &position)? => position,
         _ => return Ok(None),
     };
-    if !sufile.is_set_aside(source, position.next)? {
+    let clean = sufile.clean(source)?;
+    let allows = |segment: &SegNum| withheld.allows(store, &volume.dat, *segment);
+    // Nothing that is needed is destroyed, whatever calls it free.
+    if !clean.iter().chain([&position.next]).all(allows) {
         return Ok(None);
     }
     let geometry = store.geometry();
     let whole = |segment| (geometry.segment_start(segment), geometry.segment_end(segment));
     let rest = (position.block, geometry.segment_end(position.segment));
-    let clean = sufile.clean(source)?.into_iter().map(whole);
+    let clean = clean.into_iter().map(whole);
     let mut found = false;
     for (from, end) in [rest, whole(position.next)].into_iter().chain(clean) {
         found |= destroy_logs(store, from, end, position.seq)?;
@@ -110,18 +126,22 @@ fn destroy_logs(store: &Store, from: BlockNr, end: BlockNr, seq: Seq) -> Result<
 }
 
 /// Takes the segment that was set aside for the log, or another clean one, and one to follow.
-fn in_fresh_segment(volume: &Volume, sufile: &mut SufileEdit) -> Result<LogPosition> {
+fn in_fresh_segment(
+    volume: &Volume,
+    sufile: &mut SufileEdit,
+    withheld: &Withheld,
+) -> Result<LogPosition> {
     let (store, source, newest) = (&volume.store, volume.source(), &volume.found.newest);
-    let any = |_| false;
+    let allows = |segment| withheld.allows(store, &volume.dat, segment);
     let set_aside = match newest.next.filter(|next| *next != newest.segment) {
-        Some(next) if sufile.is_set_aside(source, next)? => Some(next),
+        Some(next) if sufile.is_set_aside(source, next)? && allows(next) => Some(next),
         _ => None,
     };
     let segment = match set_aside {
         Some(next) => next,
-        None => sufile.allocate(source, &any)?,
+        None => sufile.allocate(source, &allows)?,
     };
-    let next = sufile.allocate(source, &any)?;
+    let next = sufile.allocate(source, &allows)?;
     let block = store.geometry().segment_start(segment);
     Ok(LogPosition { segment, block, next, seq: unused_seq(volume, [segment, next])? })
 }

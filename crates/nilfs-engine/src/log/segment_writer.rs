@@ -181,9 +181,35 @@ impl SegmentWriter {
             let blocks = end.0 - store.geometry().segment_start(segment).0;
             sufile_edit.adopt(source, segment, blocks, written)?;
         }
-        let position = match found.clean {
-            true => resume::after(newest)?,
-            false => resume::position(volume, &mut sufile_edit, !roll_forward.logs.is_empty())?,
+        let withheld = Withheld::default();
+        for &segment in &found.chain {
+            if sufile_edit.usage(source, segment)?.is_clean() {
+                withheld.refuse(segment, "a log is there that leads to the newest checkpoint");
+            }
+        }
+        let next = match found.clean {
+            true => Some(resume::after(newest)?),
+            false => None,
+        };
+        let position = match next {
+            Some(next) if resume::names_a_free_segment(volume, &sufile_edit, &next)? => Some(next),
+            Some(next) => {
+                tracing::error!(
+                    "the newest log names segment {} as the next, which was not set aside for it and \
+                     may be in use; the log goes on in another",
+                    next.next
+                );
+                None
+            }
+            None => None,
+        };
+        let goes_on = position.is_some();
+        let position = match position {
+            Some(position) => position,
+            None => {
+                let salvaged = !roll_forward.logs.is_empty();
+                resume::position(volume, &mut sufile_edit, &withheld, salvaged)?
+            }
         };
         let base = Base {
             tree: Arc::clone(&view.tree),
@@ -198,7 +224,7 @@ impl SegmentWriter {
             sufile_edit,
         };
         let mut superblocks = SuperblockWriter::new(*volume.superblock(), store.device());
-        if !found.clean {
+        if !goes_on {
             // A superblock that was gone back to may still call the volume clean.
             superblocks.set_state(STATE_VALID, false);
         }
@@ -206,7 +232,7 @@ impl SegmentWriter {
             store: Arc::clone(store),
             barrier,
             discard,
-            state: match found.clean {
+            state: match goes_on {
                 true => State::Clean,
                 false => State::Recovering { as_of: roll_forward.as_of() },
             },
@@ -214,7 +240,7 @@ impl SegmentWriter {
             era: Arc::clone(&view.era),
             sequences: Arc::clone(&view.sequences),
             superblocks,
-            withheld: Withheld::default(),
+            withheld,
             unflushed: None,
             not_begun: None,
             unflushed_logs: 0,

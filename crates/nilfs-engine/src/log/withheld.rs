@@ -5,6 +5,9 @@ use std::sync::{Arc, Weak};
 
 use nilfs_ondisk::SegNum;
 
+use super::clean_segments::CleanSegments;
+use crate::dat::Dat;
+use crate::store::Store;
 use crate::tree::Era;
 
 /// What has to happen before a clean segment is written.
@@ -26,6 +29,8 @@ pub(crate) struct Withheld {
     frees: u64,
     /// The volume is about to end here.
     end: Option<NewEnd>,
+    /// Clean segments in which something is needed all the same.
+    clean: CleanSegments,
 }
 
 /// Segments that one checkpoint has freed.
@@ -51,10 +56,27 @@ pub(crate) struct NewEnd {
 impl Withheld {
     /// Whether a clean segment may not be taken.
     pub(crate) fn has(&self, segment: SegNum) -> bool {
-        self.segments.contains_key(&segment) || self.end.is_some_and(|end| segment >= end.segment)
+        self.segments.contains_key(&segment)
+            || self.end.is_some_and(|end| segment >= end.segment)
+            || self.clean.is_refused(segment)
     }
 
-    /// How many of the clean segments these are, at least.
+    /// Whether a clean segment may be taken. It is looked at first, unless it is known to be free.
+    pub(crate) fn allows(&self, store: &Store, dat: &Dat, segment: SegNum) -> bool {
+        !self.has(segment) && self.clean.is_free(store, dat, segment)
+    }
+
+    /// A clean segment is not taken as long as the volume is mounted, because `needed` is there.
+    pub(crate) fn refuse(&self, segment: SegNum, needed: &str) {
+        self.clean.refuse(segment, needed);
+    }
+
+    /// Returns the number of clean segments in which something is needed, as far as they were looked at.
+    pub(crate) fn refused(&self) -> u64 {
+        self.clean.refused()
+    }
+
+    /// How many of the clean segments these are, at least, without those in which something is needed.
     pub(crate) fn count(&self) -> u64 {
         self.segments.len() as u64 + self.end.map_or(0, |end| end.clean)
     }
@@ -77,6 +99,7 @@ impl Withheld {
         for &segment in segments {
             let before = self.segments.insert(segment, Until::Unread);
             assert!(before.is_none(), "segment {segment} was freed although it waits: {before:?}");
+            self.clean.freed(segment);
         }
         self.frees += 1;
         let (era, segments) = (Arc::downgrade(era), segments.to_vec());

@@ -57,7 +57,7 @@ fn resume_on(device: &Arc<MemoryDevice>) -> Resumed {
     let salvaged = !found.logs.is_empty();
     let needed: Vec<SegNum> = found.filled.keys().copied().collect();
     let mut sufile = SufileEdit::new(volume.source(), volume.sufile().unwrap());
-    let position = position(&volume, &mut sufile, salvaged).unwrap();
+    let position = position(&volume, &mut sufile, &Withheld::default(), salvaged).unwrap();
     Resumed { position, needed, last: volume.found.last_needed(salvaged) }
 }
 

@@ -37,12 +37,35 @@ impl SegmentWriter {
 
     /// Clean segments that may be written.
     pub(crate) fn writable_segments(&self) -> u64 {
-        self.base.clean_segments.saturating_sub(self.withheld.count())
+        self.free_segments().saturating_sub(self.withheld.count())
+    }
+
+    /// Clean segments in which nothing is needed, as far as they were looked at. The header of the sufile
+    /// may have counted the others as clean or not.
+    fn free_segments(&self) -> u64 {
+        let counted = self.base.clean_segments;
+        match self.refused_segments() {
+            0 => counted,
+            refused => {
+                let clean = self.base.sufile_edit.clean(self.source());
+                clean.map_or(0, |clean| clean.len() as u64).saturating_sub(refused).min(counted)
+            }
+        }
     }
 
     /// Whether a segment may not be written, although it is clean.
     pub(crate) fn is_withheld(&self, segment: SegNum) -> bool {
         self.withheld.has(segment)
+    }
+
+    /// Whether a clean segment may be written. What is there is looked at first, if that is not known.
+    pub(crate) fn may_write(&self, segment: SegNum) -> bool {
+        self.withheld.allows(&self.store, &self.base.dat, segment)
+    }
+
+    /// Returns the number of clean segments in which something is needed, as far as they were looked at.
+    pub(crate) fn refused_segments(&self) -> u64 {
+        self.withheld.refused()
     }
 
     /// Takes a clean segment out of the log's way, for logs next to the chain.
@@ -53,8 +76,8 @@ impl SegmentWriter {
         // Far from the segments that the log will take next.
         let from = self.base.position.next.plus(self.store.geometry().nsegments / 2);
         let find = |shorter: bool| {
-            let avoid = |segment| self.withheld.has(segment) || shorter && segment == SegNum(0);
-            self.base.sufile_edit.find_clean(self.source(), from, &avoid)
+            let allows = |segment| (segment != SegNum(0) || !shorter) && self.may_write(segment);
+            self.base.sufile_edit.find_clean(self.source(), from, &allows)
         };
         // The first segment is shorter than the others: a file that is made contiguous has its pieces
         // in whole ones.

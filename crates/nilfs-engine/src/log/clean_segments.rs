@@ -1,0 +1,150 @@
+//! Whether a segment that its usage entry calls clean holds something that is needed. The entry is one
+//! witness, and may be wrong: a bit, a bad block of the sufile, an old version of one. What is written over
+//! is gone, so there are two others, which cost nothing where nothing was ever written:
+//!
+//! * the old summaries in the segment say which blocks lie there, and the DAT whether one of these lives in
+//!   any checkpoint;
+//! * the chain of logs, from the one that the superblock names to the newest checkpoint, is in it or not.
+//!
+//! A segment that this mount has freed itself needs no second look: the cleaner has just asked for the life
+//! of each of its blocks. So a segment is looked at once in a mount, before it is taken first.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use nilfs_ondisk::{BlockNr, SegNum};
+
+use super::reader;
+use crate::cleaner::victim::is_in_a_checkpoint;
+use crate::dat::Dat;
+use crate::store::Store;
+
+/// Bytes that are read together of a segment, where logs are long.
+const LEAST_READ: usize = 16 << 10;
+
+/// The same, where each log begins in what was read for the one before, or right after it.
+const MOST_READ: usize = 256 << 10;
+
+/// Clean segments of which more is known than that.
+#[derive(Debug, Default)]
+pub(crate) struct CleanSegments {
+    /// The segments that were looked at, each with what is needed there, if anything is.
+    known: RefCell<BTreeMap<SegNum, Option<String>>>,
+}
+
+impl CleanSegments {
+    /// Whether a clean segment holds nothing that is needed. It is looked at if that has not been done.
+    pub(crate) fn is_free(&self, store: &Store, dat: &Dat, segment: SegNum) -> bool {
+        if let Some(needed) = self.known.borrow().get(&segment) {
+            return needed.is_none();
+        }
+        let needed = needed_in(store, dat, segment);
+        let is_free = needed.is_none();
+        self.note(segment, needed);
+        is_free
+    }
+
+    /// A segment holds what is needed, although it is clean.
+    pub(crate) fn refuse(&self, segment: SegNum, needed: &str) {
+        if !self.is_refused(segment) {
+            self.note(segment, Some(needed.to_owned()));
+        }
+    }
+
+    fn note(&self, segment: SegNum, needed: Option<String>) {
+        if let Some(needed) = &needed {
+            tracing::error!(
+                "segment {segment} is not written, although its usage entry says that it is clean: \
+                 {needed}; nilfs fsck corrects the entry"
+            );
+        }
+        self.known.borrow_mut().insert(segment, needed);
+    }
+
+    /// This mount has freed a segment.
+    pub(crate) fn freed(&self, segment: SegNum) {
+        self.known.borrow_mut().insert(segment, None);
+    }
+
+    /// Whether a segment was found to hold what is needed, although it is clean.
+    pub(crate) fn is_refused(&self, segment: SegNum) -> bool {
+        matches!(self.known.borrow().get(&segment), Some(Some(_)))
+    }
+
+    /// Returns the number of such segments, as far as segments were looked at.
+    pub(crate) fn refused(&self) -> u64 {
+        self.known.borrow().values().filter(|needed| needed.is_some()).count() as u64
+    }
+}
+
+/// Returns what is needed in a segment, if anything is, as its old summaries and the DAT say.
+fn needed_in(store: &Store, dat: &Dat, segment: SegNum) -> Option<String> {
+    let mut summaries = Summaries::new(store, segment);
+    while let Some(log) = summaries.next() {
+        for described in log.blocks(store.block_size()) {
+            match is_in_a_checkpoint(store, dat, &described) {
+                Ok(false) => {}
+                Ok(true) => {
+                    let (block, ino) = (described.block, described.ino);
+                    return Some(format!("block {block} is one of inode {ino} in a checkpoint"));
+                }
+                Err(error) => return Some(format!("what is there cannot be judged: {error}")),
+            }
+        }
+    }
+    None
+}
+
+/// The summaries in a segment, of whatever use of it, as far as they can be read. Where the first block is
+/// no header of this volume, there is nothing to need, and no more than that is read.
+struct Summaries<'a> {
+    store: &'a Store,
+    at: BlockNr,
+    end: BlockNr,
+    buffer: Vec<u8>,
+    /// The block with which the buffer begins.
+    first: BlockNr,
+}
+
+impl<'a> Summaries<'a> {
+    fn new(store: &'a Store, segment: SegNum) -> Self {
+        let (at, end) =
+            (store.geometry().segment_start(segment), store.geometry().segment_end(segment));
+        Self { store, at, end, buffer: Vec::new(), first: at }
+    }
+
+    fn next(&mut self) -> Option<reader::Log> {
+        let (store, block_size) = (self.store, self.store.block_size());
+        while self.at < self.end {
+            let start = self.at;
+            let header = reader::parse_header(store, start, self.blocks(start, 1)?)?;
+            self.at = start.plus(header.nblocks.into());
+            let summary = self.blocks(start, header.summary_blocks(block_size) as usize)?;
+            // One that is damaged says all the same where the next log begins.
+            if let Ok(log) = reader::parse(store, start, header, summary) {
+                return Some(log);
+            }
+        }
+        None
+    }
+
+    /// Returns blocks from `start` on, none if they cannot be read.
+    fn blocks(&mut self, start: BlockNr, count: usize) -> Option<&[u8]> {
+        let block_bytes = self.store.block_size().bytes();
+        let in_buffer = self.buffer.len() / block_bytes;
+        let offset = usize::try_from(start.0 - self.first.0).ok()?;
+        if offset + count > in_buffer {
+            let bytes = match offset <= in_buffer && in_buffer > 0 {
+                true => (2 * self.buffer.len()).min(MOST_READ),
+                false => LEAST_READ,
+            };
+            let left = usize::try_from(self.end.0.saturating_sub(start.0)).ok()?;
+            let blocks = (bytes / block_bytes).max(count).min(left);
+            self.buffer.resize(blocks * block_bytes, 0);
+            self.first = start;
+            self.store.read_run(start, &mut self.buffer).ok()?;
+        }
+        let offset = (start.0 - self.first.0) as usize * block_bytes;
+        self.buffer.get(offset..offset + count * block_bytes)
+    }
+}
