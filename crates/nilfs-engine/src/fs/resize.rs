@@ -142,6 +142,14 @@ impl Filesystem {
         let usages = log.segment_usages()?;
         let beyond = usages.iter().filter(|(segment, _)| *segment >= end);
         let clean_beyond = beyond.clone().filter(|(_, usage)| usage.is_clean()).count() as u64;
+        for (segment, _) in beyond.clone().filter(|(_, usage)| usage.is_clean()) {
+            if log.is_refused(*segment) {
+                return Err(Error::Inconsistent(format!(
+                    "segment {segment} is to be cut off, and a checkpoint needs something there, although \
+                     its usage entry says that it is clean; nilfs fsck corrects the entry"
+                )));
+            }
+        }
         let in_use = beyond.count() as u64 - clean_beyond;
         self.check_room(&log, end, clean_beyond)?;
         log.set_end(Some(NewEnd { segment: end, clean: clean_beyond }));

@@ -148,3 +148,6 @@ impl<'a> Summaries<'a> {
         self.buffer.get(offset..offset + count * block_bytes)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -66,6 +66,11 @@ impl Withheld {
         !self.has(segment) && self.clean.is_free(store, dat, segment)
     }
 
+    /// Whether something that is needed was found in a clean segment.
+    pub(crate) fn is_refused(&self, segment: SegNum) -> bool {
+        self.clean.is_refused(segment)
+    }
+
     /// A clean segment is not taken as long as the volume is mounted, because `needed` is there.
     pub(crate) fn refuse(&self, segment: SegNum, needed: &str) {
         self.clean.refuse(segment, needed);

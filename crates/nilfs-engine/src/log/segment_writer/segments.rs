@@ -63,6 +63,11 @@ impl SegmentWriter {
         self.withheld.allows(&self.store, &self.base.dat, segment)
     }
 
+    /// Whether something that is needed is in a clean segment, which is looked at for that.
+    pub(crate) fn is_refused(&self, segment: SegNum) -> bool {
+        !self.may_write(segment) && self.withheld.is_refused(segment)
+    }
+
     /// Returns the number of clean segments in which something is needed, as far as they were looked at.
     pub(crate) fn refused_segments(&self) -> u64 {
         self.withheld.refused()
