@@ -19,10 +19,8 @@ use crate::cleaner::victim::is_in_a_checkpoint;
 use crate::dat::Dat;
 use crate::store::Store;
 
-/// Bytes that are read together of a segment, where logs are long.
-const LEAST_READ: usize = 16 << 10;
-
-/// The same, where each log begins in what was read for the one before, or right after it.
+/// Bytes that are read together at most of a segment, where logs are so short that each begins in what was
+/// read for the one before, or right after that. Of a long one, the summary alone is read.
 const MOST_READ: usize = 256 << 10;
 
 /// Clean segments of which more is known than that.
@@ -136,7 +134,7 @@ impl<'a> Summaries<'a> {
         if offset + count > in_buffer {
             let bytes = match offset <= in_buffer && in_buffer > 0 {
                 true => (2 * self.buffer.len()).min(MOST_READ),
-                false => LEAST_READ,
+                false => block_bytes,
             };
             let left = usize::try_from(self.end.0.saturating_sub(start.0)).ok()?;
             let blocks = (bytes / block_bytes).max(count).min(left);
