@@ -4,6 +4,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::summary::{FileInfo, NewLog};
 use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, VBlockNr};
 
@@ -139,6 +140,34 @@ pub enum Correction {
         /// All of the file; the level is unknown.
         part: Part,
     },
+    /// An inode has another type than it should have by its name, or as the root directory. What
+    /// contradicts more of the rest is to be set to the other.
+    FileType {
+        /// Where the inode is.
+        inode: Position,
+        /// All of the file; the level is unknown.
+        part: Part,
+        /// The type that it should have.
+        claimed: FileType,
+        /// What says so.
+        claim: TypeClaim,
+    },
+}
+
+/// What claims that an inode has a type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TypeClaim {
+    /// The format: it is the root directory.
+    Root,
+    /// A name that leads to it.
+    Name {
+        /// Where its record has the type.
+        at: Position,
+        /// How many names lead to the inode.
+        names: u32,
+        /// Whether all of them claim the same type.
+        agreed: bool,
+    },
 }
 
 /// A part of a file, by its place in the block map.
@@ -249,6 +278,7 @@ impl fmt::Display for Correction {
                 f.write_str("put blocks into the map that the logs have for it")
             }
             Self::Root { .. } => f.write_str("make the root anew from what the logs say"),
+            Self::FileType { .. } => f.write_str("set the type to the one that the rest confirms"),
             Self::Inode { .. } => f.write_str("make the inode anew from what the logs say"),
             Self::Bit { set: true, .. } => f.write_str("mark it as allocated"),
             Self::Bit { set: false, .. } => f.write_str("mark it as free"),

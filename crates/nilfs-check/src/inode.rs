@@ -293,7 +293,8 @@ impl Checker<'_, '_> {
         let most = block.len() - 1;
         let end = block.iter().position(|byte| *byte == 0);
         if !(1..=most as u64).contains(&size) {
-            let found = end.filter(|end| *end > 0).map(|end| Correction::u64(size_at, end as u64));
+            let found = end.filter(|end| *end > 0);
+            let found = found.map(|end| Correction::count_u64(size_at, end as u64));
             self.error(Rule::Symlink, file.place(), || {
                 format!("i_size is {size}, expected 1 to {most}")
             })

@@ -68,7 +68,7 @@ use crate::checker::Checker;
 use crate::report::Findings;
 use crate::volume::Volume;
 
-pub use correction::{Correction, Holder, Part, Position};
+pub use correction::{Correction, Holder, Part, Position, TypeClaim};
 pub use progress::{Observer, Step};
 pub use report::{Counts, Finding, Location, Report, Rule, Severity};
 

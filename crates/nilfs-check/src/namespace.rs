@@ -8,10 +8,10 @@ use std::mem::offset_of;
 use nilfs_ondisk::inode::{FileType, RawInode};
 use nilfs_ondisk::{Cno, Ino};
 
-use crate::checker::Checker;
-use crate::correction::{Correction, Position};
+use crate::checker::{Checker, FileAt};
+use crate::correction::{Correction, Position, TypeClaim};
 use crate::directory::Name;
-use crate::files::Files;
+use crate::files::{Files, Inode};
 use crate::report::{Location, Rule, Severity};
 
 /// Where in a directory's record the type of the file is.
@@ -63,6 +63,13 @@ impl Claim {
     }
 }
 
+impl Inode {
+    /// Whether a name claims another type than the inode has.
+    fn is_contradicted(&self) -> bool {
+        self.facts.as_ref().is_some_and(|facts| self.tally.claim.contradicts(facts.file_type))
+    }
+}
+
 impl Files {
     /// Counts a name. The inode is known as it is in this checkpoint.
     pub(crate) fn add_name(&mut self, directory: Ino, ino: Ino, file_type: Option<FileType>) {
@@ -108,9 +115,13 @@ impl Checker<'_, '_> {
     /// Checks the names of these inodes, each of which has changed or gained or lost a name.
     pub(crate) fn check_names(&mut self, files: &mut Files, mut touched: Vec<Ino>) {
         if !files.inode(Ino::ROOT).is_directory() && touched.contains(&Ino::ROOT) {
+            let is_there = files.inode(Ino::ROOT).facts.is_some();
+            let claim = (FileType::Directory, TypeClaim::Root);
+            let root = self.contradicted(files, Ino::ROOT, claim).filter(|_| is_there);
             self.error(Rule::Directory, Location::checkpoint(files.cno).ino(Ino::ROOT), || {
                 "the root directory is missing or no directory".into()
-            });
+            })
+            .corrected_by(root);
         }
         touched.append(&mut files.waiting);
         touched.sort_unstable();
@@ -123,13 +134,15 @@ impl Checker<'_, '_> {
         for ino in &touched {
             let inode = files.inode(*ino);
             let is_wrong = match &inode.facts {
-                Some(facts) => facts.links == 0 || inode.tally.claim.contradicts(facts.file_type),
+                Some(facts) => facts.links == 0 || inode.is_contradicted(),
                 None => !files.is_incomplete(),
             };
             if inode.tally.names > 0 && (is_wrong || !ino.is_of_user()) {
                 suspects.insert(*ino);
             }
-            if inode.is_directory() {
+            // If it is none, it may have several names.
+            let is_certain = !inode.is_contradicted();
+            if inode.is_directory() && is_certain {
                 match (*ino, inode.tally.names) {
                     (Ino::ROOT, 0) => self.check_parent(files, *ino, Ino::ROOT),
                     (Ino::ROOT, _) | (_, 2..) => drop(crowded.insert(*ino)),
@@ -334,6 +347,12 @@ impl Checker<'_, '_> {
         if let (Some(claimed), Some(found)) = (entry.file_type, facts.file_type)
             && claimed != found
         {
+            let tally = files.inode(entry.ino).tally;
+            let right = entry.at.and_then(|at| {
+                let (at, agreed) = (at.plus(TYPE_IN_RECORD), tally.claim == Claim::Type(claimed));
+                let claim = TypeClaim::Name { at, names: tally.names, agreed };
+                self.contradicted(files, entry.ino, (claimed, claim))
+            });
             self.error(Rule::DirectoryEntry, place, || {
                 format!(
                     "{:?} claims type {claimed:?}, but inode {} is of type {found:?}",
@@ -341,11 +360,21 @@ impl Checker<'_, '_> {
                     entry.ino
                 )
             })
-            .corrected_by(entry.at.map(|at| Correction::Count {
-                at: at.plus(TYPE_IN_RECORD),
-                bytes: vec![found.dirent_code()],
-            }));
+            .corrected_by(right);
         }
+    }
+
+    /// What settles of which type an inode is that contradicts a claim.
+    fn contradicted(
+        &self,
+        files: &Files,
+        ino: Ino,
+        (claimed, claim): (FileType, TypeClaim),
+    ) -> Option<Correction> {
+        let (cno, present) = (files.cno, files.cno == self.newest.cno);
+        let part = FileAt { ino, cno, present, inode_at: None }.whole();
+        let inode = self.inode_at(files, ino)?;
+        Some(Correction::FileType { inode, part, claimed, claim })
     }
 
     /// What makes a name right that leads to a number that is not in use: the number is in use, if

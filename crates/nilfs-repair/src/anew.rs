@@ -23,12 +23,13 @@ use nilfs_ondisk::inode::{FileType, INODE_SIZE, RawInode};
 use nilfs_ondisk::palloc::{BlockRole, Palloc, set_bit};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::superblock::LogCursor;
-use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, Ino, VBlockNr, dirent, notes};
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, Ino, VBlockNr, notes};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
 use crate::contradicted::Disputed;
 use crate::dat::{Dat, read};
+use crate::file_type::is_first_of_directory;
 use crate::logged::{Logged, LoggedBlocks, Wanted};
 use crate::{Risk, salvage, superblocks};
 
@@ -81,7 +82,9 @@ pub(crate) fn wanted(correction: &Correction, geometry: &Geometry, wanted: &mut 
         | Correction::Pointer { part, .. }
         | Correction::Unmapped { part, .. }
         | Correction::Root { part, .. } => _ = wanted.files.insert(part.ino),
-        Correction::Inode { part, .. } => wanted.files.extend([Ino::IFILE, part.ino]),
+        Correction::Inode { part, .. } | Correction::FileType { part, .. } => {
+            wanted.files.extend([Ino::IFILE, part.ino])
+        }
         Correction::DatEntry { vblock, .. } | Correction::Start { vblock, .. } => {
             _ = wanted.vblocks.insert(*vblock)
         }
@@ -118,6 +121,9 @@ impl Anew<'_> {
             Correction::DatEntry { at, vblock, bit } => self.dat_entry(*at, *vblock, *bit),
             Correction::Start { at, vblock, written } => self.start(*at, *vblock, *written),
             Correction::Inode { at, part } => self.inode(*at, part),
+            Correction::FileType { inode, part, claimed, claim } => {
+                self.file_type(*inode, part, (*claimed, *claim))
+            }
             _ => None,
         }?;
         let start = self.geometry.block_size.address_of(new.at.block)? + new.at.offset as u64;
@@ -383,7 +389,7 @@ impl Anew<'_> {
 
     /// Other versions of a block of data: those before it, the last of them first, and then those after
     /// it.
-    fn versions(
+    pub(crate) fn versions(
         &self,
         block: BlockNr,
         (ino, key): (Ino, u64),
@@ -535,15 +541,17 @@ impl Anew<'_> {
         Some(Replacement::new(at, inode.as_bytes().to_vec(), Risk::Loses, action))
     }
 
+    /// The first block of a file.
+    pub(crate) fn first_block(&mut self, part: &Part) -> Option<Vec<u8>> {
+        let data = self.children(&Part { level: 1, ..part.clone() });
+        let (_, vblock) = data.first().filter(|(key, _)| *key == 0)?;
+        let entry = self.dat.as_mut()?.entry(VBlockNr(*vblock))?;
+        self.read(entry.block)
+    }
+
     /// Whether the blocks of a file begin like those of a directory.
     fn has_names(&mut self, part: &Part) -> bool {
-        let data = self.children(&Part { level: 1, ..part.clone() });
-        let first = data.first().filter(|(key, _)| *key == 0).map(|(_, vblock)| VBlockNr(*vblock));
-        let first = first.and_then(|vblock| self.dat.as_mut()?.entry(vblock));
-        first.and_then(|it| self.read(it.block)).is_some_and(|bytes| {
-            let own = dirent::records(&bytes).next();
-            matches!(own, Some(Ok(own)) if own.name == b"." && own.ino == part.ino)
-        })
+        self.first_block(part).is_some_and(|block| is_first_of_directory(&block, part.ino))
     }
 
     /// An inode for what is left of a file: a directory if it begins like that one.
@@ -569,7 +577,7 @@ impl Anew<'_> {
     }
 
     /// An inode as a checkpoint had it.
-    fn inode_as_of(&self, ino: Ino, cno: Cno) -> Option<RawInode> {
+    pub(crate) fn inode_as_of(&self, ino: Ino, cno: Cno) -> Option<RawInode> {
         let layout = Palloc::new(self.geometry.block_size, self.geometry.inode_size);
         let slot = layout.entry(ino.0);
         RawInode::parse(self.as_of(Ino::IFILE, slot.block.0, cno)?.get(slot.offset..)?).ok()

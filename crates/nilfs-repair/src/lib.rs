@@ -26,6 +26,7 @@ mod contradicted;
 mod dat;
 mod draft;
 mod evidence;
+mod file_type;
 mod left;
 mod logged;
 mod names;

@@ -44,6 +44,8 @@ pub(crate) enum Stage {
     Anew(Layer),
     /// Pointers, where what they lead to is neither there nor to be had.
     Pointers(Layer),
+    /// Of which type files are: what is in them is judged by that.
+    FileTypes,
     /// What is marked as in use, and is nowhere.
     Stray,
     /// Summaries of logs: whose their blocks are follows from everything that leads there.
@@ -74,10 +76,12 @@ impl Layer {
 
 impl Stage {
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        let layers = [Layer::Dat, Layer::Volume, Layer::Ifile, Layer::Files];
-        let of_layers = layers.into_iter().flat_map(|it| [Self::Anew(it), Self::Pointers(it)]);
+        let of_layer = |it| [Self::Anew(it), Self::Pointers(it)];
+        let of_metadata = [Layer::Dat, Layer::Volume, Layer::Ifile].into_iter().flat_map(of_layer);
         let first = [Self::SyncLogs, Self::Known].into_iter();
-        first.chain(of_layers).chain([Self::Stray, Self::Summaries, Self::Counts])
+        let of_files = [Self::FileTypes].into_iter().chain(of_layer(Layer::Files));
+        let last = [Self::Stray, Self::Summaries, Self::Counts];
+        first.chain(of_metadata).chain(of_files).chain(last)
     }
 
     pub(crate) fn of(correction: &Correction) -> Self {
@@ -89,6 +93,7 @@ impl Stage {
             | Correction::Root { part, .. }
             | Correction::Unmapped { part, .. }
             | Correction::Inode { part, .. } => Self::Anew(Layer::of(part.ino)),
+            Correction::FileType { .. } => Self::FileTypes,
             Correction::Bit { set: false, .. } | Correction::Checkpoint { .. } => Self::Stray,
             Correction::Summary { .. } => Self::Summaries,
             Correction::Pointer { part, .. } => Self::Pointers(Layer::of(part.ino)),
