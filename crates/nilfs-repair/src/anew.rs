@@ -149,7 +149,7 @@ impl Anew<'_> {
 
     /// What is one level below a part of a file, by first keys. Of two at the same place, the one
     /// counts that is younger.
-    fn children(&mut self, part: &Part) -> Vec<Entry> {
+    pub(crate) fn children(&mut self, part: &Part) -> Vec<Entry> {
         let logged = self.logged;
         let within = |key: &u64| *key >= part.key && part.limit.is_none_or(|limit| *key < limit);
         let mut found = BTreeMap::<u64, ((Cno, _), u64)>::new();

@@ -23,6 +23,7 @@ use crate::contradicted::Disputed;
 use crate::dat::{self, Dat};
 use crate::evidence::{self, Doubt};
 use crate::logged::{self, LoggedBlocks, Wanted};
+use crate::misled::MisledName;
 use crate::names::Nameless;
 use crate::repairs::Repairs;
 use crate::salvage::{self, LostName};
@@ -95,6 +96,8 @@ pub(crate) struct Draft {
     disputed: Disputed,
     /// Names that blocks of directories may have had that are damaged.
     lost_names: BTreeSet<LostName>,
+    /// Where names led that lead elsewhere.
+    proved_targets: HashMap<Position, Ino>,
     /// What of the present has no name, once all else is corrected.
     pub(crate) nameless: Nameless,
     /// Files of which something was made anew: if they have fewer blocks then, something is lost.
@@ -143,6 +146,7 @@ impl Draft {
             described_anew: false,
             disputed: Disputed::default(),
             lost_names: BTreeSet::new(),
+            proved_targets: HashMap::new(),
             nameless: Nameless::default(),
             remade: BTreeSet::new(),
         }
@@ -411,8 +415,10 @@ impl Draft {
         let wrong = || report.findings.iter().filter(|it| sharing.corrects(it));
         let corrections = wrong().flat_map(|it| &it.corrections).filter(of_stage);
         let geometry = superblock.geometry();
-        let with_names = wanted_names(wrong(), stage);
+        let misled: BTreeSet<_> = wrong().flat_map(|it| misled_names(it, stage)).collect();
+        let with_names = wanted_names(&misled, report);
         self.ask_logs(&geometry, report, corrections, with_names);
+        self.proved_targets = self.prove_targets(&misled, report, &geometry);
         let gives_up = stage == Stage::Counts && self.gives_blocks_up(report, &geometry);
         self.disputed = Disputed::of(report);
         // Many findings may be about what one map has lost.
@@ -504,9 +510,14 @@ impl Draft {
             }
             Correction::SyncLogs { log } => return sync_logs::give_up(self, *log),
             Correction::Bytes { at, .. } if is_name_given_up(finding, correction) => {
-                self.lost_names.extend(self.older_name(*at, finding));
-                let action = "take the name out".to_owned();
-                (*at, None, vec![0; 8], Made { action, risk: Risk::Loses })
+                let (ino, action, risk) = match self.proved_targets.get(at) {
+                    Some(ino) => (ino.0, format!("let it lead to inode {ino} again"), Risk::Safe),
+                    None => {
+                        self.lost_names.extend(self.older_name(*at, finding));
+                        (0, "take the name out".to_owned(), Risk::Loses)
+                    }
+                };
+                (*at, None, ino.to_le_bytes().to_vec(), Made { action, risk })
             }
             Correction::Bytes { at, bytes } | Correction::Count { at, bytes } => {
                 let made = Made { action: correction.to_string(), risk: Risk::Safe };
@@ -599,13 +610,33 @@ impl Draft {
 
     /// What a correction comes to that follows from the logs.
     fn anew(&self, correction: &Correction, report: &Report) -> Option<Replacement> {
+        self.logs(report.newest_log)?.make(correction)
+    }
+
+    /// What the logs say, up to the newest one.
+    fn logs(&self, newest: LogCursor) -> Option<Anew<'_>> {
         let geometry = superblocks::best(&*self.device).ok()?.geometry();
-        let newest = report.newest_log;
         let device = &*self.device;
         let dat = self.dat(newest)?;
         let (logged, scan) = (&self.logged, self.scan.as_ref());
         let disputed = &self.disputed;
-        Anew { device, geometry, newest, logged, scan, disputed, dat }.make(correction)
+        Some(Anew { device, geometry, newest, logged, scan, disputed, dat })
+    }
+
+    /// Where names led that are to be taken out, as far as that is proved.
+    fn prove_targets(
+        &self,
+        misled: &BTreeSet<MisledName>,
+        report: &Report,
+        geometry: &Geometry,
+    ) -> HashMap<Position, Ino> {
+        if misled.is_empty() {
+            return HashMap::new();
+        }
+        let lacking = self.missing_names(report, geometry).into_iter();
+        let lacking = lacking.map(|(ino, (count, _))| (ino, count)).collect();
+        let logs = self.logs(report.newest_log);
+        logs.map(|mut logs| logs.proved_targets(misled, &lacking)).unwrap_or_default()
     }
 
     /// The DAT to which a log with a super root leads; `None` within if that leads to none.
@@ -825,13 +856,26 @@ fn is_name_given_up(finding: &Finding, correction: &Correction) -> bool {
         && matches!(correction, Correction::Bytes { bytes, .. } if is_zeros(bytes))
 }
 
-/// Directories of which names are taken out: older versions of their blocks may tell where these led.
-fn wanted_names<'f>(findings: impl Iterator<Item = &'f Finding>, stage: Stage) -> Wanted {
-    let takes_out = |finding: &&Finding| {
-        let mut made = finding.corrections.iter().filter(|it| Stage::of(it) == stage);
-        made.any(|it| is_name_given_up(finding, it))
-    };
-    let files = findings.filter(takes_out).filter_map(|finding| finding.place.ino).collect();
+/// Names that a finding takes out of a directory in a stage.
+fn misled_names(finding: &Finding, stage: Stage) -> impl Iterator<Item = MisledName> {
+    let made = finding.corrections.iter().filter(move |it| Stage::of(it) == stage);
+    made.filter_map(|it| match it {
+        Correction::Bytes { at, .. } if is_name_given_up(finding, it) => {
+            Some(MisledName { at: *at, directory: finding.place.ino? })
+        }
+        _ => None,
+    })
+}
+
+/// What may tell where names led: older versions of the blocks of their directories, and the files to which
+/// no name leads.
+fn wanted_names(misled: &BTreeSet<MisledName>, report: &Report) -> Wanted {
+    if misled.is_empty() {
+        return Wanted::default();
+    }
+    let unreachable = report.findings.iter().filter(|it| it.rule == Rule::Unreachable);
+    let files = misled.iter().map(|it| it.directory).chain([Ino::IFILE]);
+    let files = files.chain(unreachable.filter_map(|it| it.place.ino)).collect();
     Wanted { files, ..Wanted::default() }
 }
 

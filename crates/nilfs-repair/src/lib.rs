@@ -29,6 +29,7 @@ mod evidence;
 mod file_type;
 mod left;
 mod logged;
+mod misled;
 mod names;
 mod paths;
 mod progress;
