@@ -46,6 +46,8 @@ pub(crate) struct Checker<'v, 'd> {
     pub(crate) reached: Reached,
     /// The segments in use; none until all logs are read.
     pub(crate) usage: Arc<UsageTable>,
+    /// The start of the segment to write next, if the newest log does not say so itself.
+    pub(crate) next: Option<BlockNr>,
     /// How far segments are filled with logs that follow each other, where that was asked.
     pub(crate) filled: HashMap<SegNum, u64>,
     /// Whose the blocks are, by the logs; `None` until all logs are read.
@@ -86,6 +88,7 @@ impl<'v, 'd> Checker<'v, 'd> {
             dat: Arc::default(),
             reached: Reached::Present(Bits::default()),
             usage: Arc::default(),
+            next: None,
             filled: HashMap::new(),
             owners: None,
             near_run: 0,

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::summary::{FileInfo, NewLog};
-use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, VBlockNr};
+use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, Seq, VBlockNr};
 
 /// A change after which the volume keeps the rule that a finding is about.
 ///
@@ -71,6 +71,16 @@ pub enum Correction {
     Segment {
         /// The segment.
         segment: SegNum,
+    },
+    /// The newest log says something else about its segment than the logs before it there. It is to be
+    /// set to what these say, and superblocks that name the log with it.
+    Succession {
+        /// The first block of the log.
+        log: BlockNr,
+        /// The sequence number of the segment.
+        seq: Seq,
+        /// The start of the segment that follows.
+        next: BlockNr,
     },
     /// Blocks of a log are not known to be what was written, and checkpoints need them. What is there is to
     /// count as right from now on, which only the owner of the volume can decide.
@@ -267,6 +277,9 @@ impl fmt::Display for Correction {
             }
             Self::Segment { segment } => {
                 write!(f, "move what lives in segment {segment} elsewhere")
+            }
+            Self::Succession { seq, next, .. } => {
+                write!(f, "set ss_seq to {seq} and ss_next to {next}, as before in the segment")
             }
             Self::Accept { .. } => f.write_str("take what is there for what was written"),
             Self::Block { .. } => f.write_str("make the block anew from what the logs say"),

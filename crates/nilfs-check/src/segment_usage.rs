@@ -31,6 +31,12 @@ impl UsageTable {
         self.used.iter().filter(|(_, entry)| entry.is_dirty()).map(|(segment, e)| (*segment, *e))
     }
 
+    /// Whether a segment is in use, and nothing is in it yet.
+    pub(crate) fn is_waiting(&self, segment: SegNum) -> bool {
+        let entry = self.used.get(&segment);
+        entry.is_some_and(|entry| entry.is_dirty() && entry.su_nblocks.get() == 0)
+    }
+
     /// Where the entry of a segment is, if its block is there.
     pub(crate) fn position(&self, segment: SegNum) -> Option<Position> {
         let slot = self.layout.as_ref()?.slot(segment);
@@ -90,9 +96,18 @@ impl Checker<'_, '_> {
                 continue;
             };
             let slots = layout.slots_of(FileBlock(leaf.key)).filter(|(it, _)| it.0 < nsegments);
-            let mut entries =
-                slots.filter_map(|(_, at)| RawSegmentUsage::parse(bytes.get(at..)?).ok());
-            if entries.all(|entry| entry.su_flags.get() & !(ACTIVE | DIRTY | ERROR) != 0) {
+            let entries: Vec<(SegNum, u32)> = slots
+                .filter_map(|(segment, at)| {
+                    let entry = RawSegmentUsage::parse(bytes.get(at..)?).ok()?;
+                    Some((segment, entry.su_flags.get()))
+                })
+                .collect();
+            let all = |is_it: fn(u32) -> bool| entries.iter().all(|(_, flags)| is_it(*flags));
+            let unknown = all(|flags| flags & !(ACTIVE | DIRTY | ERROR) != 0);
+            // A segment that is taken out of use with data in it stays marked as in use.
+            let erroneous = all(|flags| flags & (ERROR | DIRTY) == ERROR)
+                && entries.iter().any(|(segment, _)| self.used_up_to(*segment) > 0);
+            if unknown || erroneous {
                 let anew = self.anew(file, &leaf);
                 self.error(Rule::SegmentUsage, place.block(leaf.block), || {
                     "no entry of the block can be one".into()
@@ -225,7 +240,7 @@ impl Checker<'_, '_> {
         let current = geometry.segment_of(newest.log);
         let used =
             newest.log.0 + u64::from(newest.header.nblocks) - geometry.segment_start(current).0;
-        let next = geometry.segment_of(newest.header.next);
+        let next = geometry.segment_of(self.next.unwrap_or(newest.header.next));
         let expected = [(current, used, "holds the newest log"), (next, 0, "is the next to write")];
         for (segment, nblocks, why) in expected {
             let place = Location::segment(segment).ino(Ino::SUFILE);

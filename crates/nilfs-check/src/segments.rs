@@ -209,9 +209,10 @@ impl Checker<'_, '_> {
             let blocks = at..at.plus(header.nblocks.into());
             if !faults.is_empty() && at == self.newest.log {
                 // It is needed as it is until there is a newer one.
+                let known = previous.and_then(|previous| self.succession(&previous, usage));
+                let right = known.unwrap_or(Correction::Segment { segment });
                 for (rule, fault) in faults {
-                    self.error(rule, place, || fault)
-                        .corrected_by([Correction::Segment { segment }]);
+                    self.error(rule, place, || fault).corrected_by([right.clone()]);
                 }
             } else if !faults.is_empty() {
                 // The items of a log that contradicts itself say nothing either.
@@ -336,6 +337,28 @@ impl Checker<'_, '_> {
             faults.push((Rule::LogChain, fault));
         }
         faults
+    }
+
+    /// What the newest log should say about its segment, given the log before it there: one of two numbers
+    /// is the same in both, and of the other only one can be right.
+    fn succession(&mut self, previous: &LogHeader, usage: &UsageTable) -> Option<Correction> {
+        let header = &self.newest.header;
+        let geometry = &self.volume.geometry;
+        let is_start = |block: BlockNr| {
+            let segment = geometry.segment_of(block);
+            geometry.has_segment(segment) && geometry.segment_start(segment) == block
+        };
+        let is_known = match (header.seq == previous.seq, header.next == previous.next) {
+            (false, true) => true,
+            (true, false) => {
+                let waits = usage.is_waiting(geometry.segment_of(previous.next));
+                is_start(previous.next) && (waits || !is_start(header.next))
+            }
+            _ => false,
+        };
+        let (log, LogHeader { seq, next, .. }) = (self.newest.log, *previous);
+        self.next = is_known.then_some(next);
+        is_known.then_some(Correction::Succession { log, seq, next })
     }
 
     /// Checks a log against the one before it in the segment.

@@ -9,6 +9,8 @@
 //! look at the rest, up to `ss_sumbytes`: there we keep [roll-forward records](crate::roll_forward) and
 //! [checksums of the blocks](crate::block_sums).
 
+use std::mem::offset_of;
+
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -24,6 +26,10 @@ pub const MAGIC: u32 = 0x1eaf_fa11;
 pub const HEADER_SIZE: usize = 64;
 /// Bytes of a finfo.
 pub const FINFO_SIZE: usize = 24;
+/// Where in the header the sequence number of the segment is.
+pub const SEQ: usize = offset_of!(RawHeader, ss_seq);
+/// Where in the header the start of the segment is that follows.
+pub const NEXT: usize = offset_of!(RawHeader, ss_next);
 
 /// `ss_flags`: first log of a logical segment.
 pub const LOGBGN: u16 = 0x01;

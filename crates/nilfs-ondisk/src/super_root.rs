@@ -91,6 +91,18 @@ impl SuperRoot {
         })
     }
 
+    /// Returns a block with a super root of the size that every one has, and its checksum, if that makes it
+    /// one.
+    #[must_use]
+    pub fn with_its_size(block: &[u8], geometry: &Geometry, seed: u32) -> Option<Vec<u8>> {
+        let size = Self::size(geometry);
+        let mut bytes = block.to_vec();
+        bytes.get_mut(4..6)?.copy_from_slice(&(size as u16).to_le_bytes());
+        let sum = crc32_le(seed, bytes.get(4..size)?);
+        bytes[..4].copy_from_slice(&sum.to_le_bytes());
+        Self::parse(&bytes, geometry, seed).is_ok().then_some(bytes)
+    }
+
     /// Writes the super root into a zeroed block.
     pub fn encode(&self, block: &mut [u8], geometry: &Geometry, seed: u32) {
         let size = Self::size(geometry);

@@ -509,6 +509,12 @@ impl Draft {
                 return Ok(changed.then_some(made));
             }
             Correction::SyncLogs { log } => return sync_logs::give_up(self, *log),
+            Correction::Succession { log, seq, next } => {
+                let changed = superblocks::set_succession(self, *log, (*seq, *next))?;
+                touched.extend(changed.then_some(*log));
+                let made = Made { action: correction.to_string(), risk: Risk::Safe };
+                return Ok(changed.then_some(made));
+            }
             Correction::Bytes { at, .. } if is_name_given_up(finding, correction) => {
                 let (ino, action, risk) = match self.proved_targets.get(at) {
                     Some(ino) => (ino.0, format!("let it lead to inode {ino} again"), Risk::Safe),

@@ -6,7 +6,7 @@ use nilfs_device::{Device, IoSlice};
 use nilfs_engine::scan::SuperRootLog;
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::superblock::{LogCursor, STATE_ERROR, STATE_VALID, SUPERBLOCK_SIZE, Superblock};
-use nilfs_ondisk::{BlockNr, FormatError};
+use nilfs_ondisk::{BlockNr, FormatError, Seq, summary};
 use zerocopy::little_endian::{U16, U64};
 
 use crate::draft::Draft;
@@ -79,6 +79,30 @@ pub(crate) fn set_feature(draft: &mut Draft, bit: u64, set: bool) -> io::Result<
         write(draft, &superblock)?;
     }
     Ok(wanted != features)
+}
+
+/// Lets a log of a draft, and a superblock that names it, have this sequence number, and this segment as the
+/// next. `false` if it is so already.
+pub(crate) fn set_succession(
+    draft: &mut Draft,
+    log: BlockNr,
+    (seq, next): (Seq, BlockNr),
+) -> io::Result<bool> {
+    let mut superblock = best(&*draft.device).map_err(io::Error::other)?;
+    let header = draft.header(&superblock.geometry(), log)?;
+    if header.is_none_or(|header| (header.seq, header.next) == (seq, next)) {
+        return Ok(false);
+    }
+    let start = log.0 * superblock.geometry().block_size.bytes64();
+    for (at, number) in [(summary::SEQ, seq.0), (summary::NEXT, next.0)] {
+        draft.device.write_at(start + at as u64, &[IoSlice::new(&number.to_le_bytes())])?;
+    }
+    let named = superblock.last_log();
+    if named.block == log {
+        superblock.set_last_log(LogCursor { seq, ..named });
+        write(draft, &superblock)?;
+    }
+    Ok(true)
 }
 
 /// Writes both copies of a draft anew, with the newest log, and without the mark of an error if the

@@ -13,7 +13,7 @@ use nilfs_ondisk::summary::{self, BlockInfo, LogHeader, SR, parse_items};
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::{BlockNr, Geometry, Ino, SegNum};
 
-use crate::draft::Draft;
+use crate::draft::{self, Draft};
 use crate::{Repair, Risk, superblocks};
 
 /// Bytes that the summary of a log takes at most: of a segment of 8 MiB with a file for each block.
@@ -134,7 +134,9 @@ impl WrongBits<'_> {
             return Ok(Some(header).filter(|header| u64::from(header.nblocks) <= room));
         }
         if header.has(SR) {
-            self.correct_super_root(at.plus(u64::from(header.nblocks) - 1))?;
+            let root = at.plus(u64::from(header.nblocks) - 1);
+            self.correct_super_root(root)?;
+            self.correct_size_of_super_root(root, (at, &header))?;
         }
         self.correct_metadata(at, &header, &bytes)?;
         Ok(Some(header))
@@ -147,6 +149,42 @@ impl WrongBits<'_> {
         };
         wrong.flip(&mut block);
         self.set_right(at, wrong, &block, format!("the super root in block {at}"), None)
+    }
+
+    /// Sets the size of a super root, which has one possible value, if the super root is else what was written:
+    /// its own checksum says so, or that of the log.
+    fn correct_size_of_super_root(
+        &mut self,
+        root: BlockNr,
+        (log, header): (BlockNr, &LogHeader),
+    ) -> io::Result<()> {
+        let (geometry, seed) = (self.geometry, self.seed);
+        let Some(block) = self.block(root) else { return Ok(()) };
+        if SuperRoot::parse(&block, &geometry, seed).is_ok() {
+            return Ok(());
+        }
+        let Some(right) = SuperRoot::with_its_size(&block, &geometry, seed) else { return Ok(()) };
+        let is_whole = || {
+            let mut bytes = vec![0; header.nblocks as usize * geometry.block_size.bytes()];
+            let start = log.0 * geometry.block_size.bytes64();
+            let is_readable = self.draft.device.read_at(start, &mut bytes).is_ok();
+            is_readable && draft::is_whole(&bytes, header, geometry.block_size, seed)
+        };
+        if right[..4] != block[..4] && !is_whole() {
+            return Ok(());
+        }
+        let start = root.0 * geometry.block_size.bytes64();
+        // The checksum of the log as it is shows that this is all that changes in it.
+        self.draft.device.write_at(start + 4, &[IoSlice::new(&right[4..6])])?;
+        self.draft.seal(&geometry, seed, log, header)?;
+        self.draft.segments.insert(geometry.segment_of(log));
+        self.draft.repairs.push(Repair {
+            fault: format!("the super root in block {root} has no size that one can have"),
+            action: "set it to the size of every super root".to_owned(),
+            risk: Risk::Safe,
+            files: BTreeSet::new(),
+        });
+        Ok(())
     }
 
     /// Sets bits right of the blocks of which the log has the checksums, unless these contradict its own.
