@@ -4,11 +4,14 @@
 mod support;
 
 use std::mem::offset_of;
+use std::sync::Arc;
 
-use nilfs_engine::FileType;
+use nilfs_device::MemoryDevice;
+use nilfs_engine::{FileType, Filesystem, MountOptions, NewInode};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::RawInode;
-use support::{Image, heals};
+use nilfs_repair::Risk;
+use support::{BLOCK_SIZES, Image, Patient, heals};
 
 const ALL: [FileType; 7] = [
     FileType::Regular,
@@ -65,5 +68,26 @@ fn a_type_in_a_name_against_everything_else() {
         heals(|image| {
             image.edit_record(Ino::ROOT, name, |record| record[11] = 7);
         });
+    }
+}
+
+/// The mode and the name of a file without content are all there is, and either may be wrong.
+#[test]
+fn where_as_much_speaks_for_either_type_it_is_a_guess() {
+    for block_size in BLOCK_SIZES {
+        let device = Arc::new(MemoryDevice::from(Image::by_mkfs(block_size).bytes));
+        let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+        let mode = FileType::Fifo.mode_bits() | 0o644;
+        let new = NewInode { mode, uid: 0, gid: 0, rdev: Default::default() };
+        let root = fs.root().unwrap().inode;
+        drop(fs.create(&root, b"fifo", &new).unwrap());
+        drop(root);
+        fs.unmount().unwrap();
+        drop(fs);
+        let mut image = Image::from(Arc::into_inner(device).unwrap().snapshot());
+        let ino = image.named("fifo");
+        set_type(&mut image, ino, FileType::Socket);
+        let plan = Patient::new(image).heal();
+        assert_eq!(plan.risk(), Risk::Loses, "{:?}", plan.repairs);
     }
 }
