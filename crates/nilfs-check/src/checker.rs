@@ -58,6 +58,8 @@ pub(crate) struct Checker<'v, 'd> {
     /// reached.
     pub(crate) undescribed: Vec<Undescribed>,
     pub(crate) undescribed_owners: HashMap<BlockNr, Owner>,
+    /// The first blocks of the logs, in order.
+    pub(crate) logs: Vec<BlockNr>,
     /// Logs of which the checksum over the content is wrong, until they are reported.
     pub(crate) unproved: Vec<Unproved>,
     /// Blocks reached before the logs are read, to be compared with them then.
@@ -94,6 +96,7 @@ impl<'v, 'd> Checker<'v, 'd> {
             near_run: 0,
             undescribed: Vec::new(),
             undescribed_owners: HashMap::new(),
+            logs: Vec::new(),
             unproved: Vec::new(),
             unowned: Vec::new(),
             subtrees: HashMap::new(),
@@ -138,6 +141,7 @@ impl<'v, 'd> Checker<'v, 'd> {
         let all = past.len() as u64;
         self.options.observer.observe(Step::Checkpoints, all, all);
         self.find_leaks();
+        self.find_changed_metadata();
         self.report_unproved(&checkpoints, left_out == 0);
         self.report_undescribed(&checkpoints, left_out == 0);
         self.findings.into_report(self.newest.cursor(), self.counts)

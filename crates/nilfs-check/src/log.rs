@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::Range;
 
-use nilfs_ondisk::crc::{Crc, Verdict};
+use nilfs_ondisk::crc::{BlockSum, Crc, Verdict};
 use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{FileInfo, Items, LogHeader, parse_items};
 use nilfs_ondisk::{BlockNr, FormatError, SegNum, Seq};
@@ -159,6 +159,25 @@ impl<'v, 'd> LogReader<'v, 'd> {
             }
         }
         Ok(Some(changed))
+    }
+
+    /// Whether one of these blocks of a log, given with the checksums that they have, is not what was written.
+    pub(crate) fn has_changed(
+        &mut self,
+        at: BlockNr,
+        header: &LogHeader,
+        found: &[(BlockNr, BlockSum)],
+    ) -> Result<bool, LogFault> {
+        let size = self.volume.block_size();
+        let blocks = header.summary_blocks(size);
+        let items = parse_items(header, self.blocks(at, blocks)?, size)?;
+        let Some(sums) = items.sums else { return Ok(false) };
+        let is_wrong = |(block, found): &(BlockNr, BlockSum)| {
+            let nth = block.0.checked_sub(at.0 + blocks).and_then(|it| usize::try_from(it).ok());
+            let sum = nth.and_then(|nth| sums.get(nth));
+            sum.is_some_and(|sum| sum.judge_found(*found) == Verdict::Wrong)
+        };
+        Ok(found.iter().any(is_wrong))
     }
 
     /// The block at `at`, which is the super root of a log.

@@ -111,6 +111,33 @@ impl Checker<'_, '_> {
         }
     }
 
+    /// Looks among the logs of which the content was not read for those with a block of metadata, read for
+    /// the sake of what it says, that is not what was written. It costs the summaries of these logs once more.
+    pub(crate) fn find_changed_metadata(&mut self) {
+        let mut found: Vec<_> = self.volume.found.lock().drain().collect();
+        found.sort_unstable_by_key(|(block, _)| *block);
+        let mut logs = std::mem::take(&mut self.logs);
+        if self.options.read_content {
+            return;
+        }
+        logs.sort_unstable();
+        let mut reader = LogReader::new(self.volume, false);
+        let log_of = |block: BlockNr| logs.partition_point(|log| *log <= block);
+        for found in found.chunk_by(|one, next| log_of(one.0) == log_of(next.0)) {
+            let Some(log) = found.first().and_then(|it| logs.get(log_of(it.0).checked_sub(1)?))
+            else {
+                continue;
+            };
+            // What cannot be read any more says nothing.
+            let Ok((header, _)) = read_log(&mut reader, *log) else { continue };
+            if let Ok(true) = reader.has_changed(*log, &header, found)
+                && let Err(fault) = reader.verify(*log, &header)
+            {
+                self.unproved.push(Unproved::find(&mut reader, *log, &header, fault));
+            }
+        }
+    }
+
     /// Reads the logs of every segment in use up to its `su_nblocks`.
     pub(crate) fn read_logs(&mut self, usage: &UsageTable) {
         let mut reader = LogReader::new(self.volume, self.options.read_content);
@@ -201,6 +228,7 @@ impl Checker<'_, '_> {
                 self.unproved.push(Unproved::find(reader, at, &header, fault));
             }
             self.counts.logs += 1;
+            self.logs.push(at);
             let mut faults = self.contradictions_in(&header, &files);
             if let Some(previous) = &previous {
                 faults.extend(contradictions_of(previous, &header));

@@ -2,8 +2,11 @@
 
 use std::io;
 
+use hashbrown::HashMap;
 use nilfs_device::Device;
+use nilfs_ondisk::crc::BlockSum;
 use nilfs_ondisk::{BlockNr, BlockSize, Geometry};
+use parking_lot::Mutex;
 
 use crate::ahead::Pace;
 
@@ -15,11 +18,13 @@ pub(crate) struct Volume<'d> {
     pub(crate) seed: u32,
     /// How many blocks were read one by one.
     pub(crate) pace: Pace,
+    /// Checksums of the blocks that were read one by one, which are those of metadata.
+    pub(crate) found: Mutex<HashMap<BlockNr, BlockSum>>,
 }
 
 impl<'d> Volume<'d> {
     pub(crate) fn new(device: &'d dyn Device, geometry: Geometry, seed: u32) -> Self {
-        Self { device, geometry, seed, pace: Pace::default() }
+        Self { device, geometry, seed, pace: Pace::default(), found: Mutex::default() }
     }
 
     pub(crate) fn block_size(&self) -> BlockSize {
@@ -37,6 +42,7 @@ impl<'d> Volume<'d> {
         self.pace.step();
         let mut buffer = vec![0; self.block_size().bytes()];
         self.read(nr, &mut buffer)?;
+        self.found.lock().insert(nr, BlockSum::of(&buffer));
         Ok(buffer)
     }
 }

@@ -35,7 +35,12 @@ impl BlockSum {
     /// Returns what this checksum, as it is recorded, says of the block that is there.
     #[must_use]
     pub fn judge(self, block: &[u8]) -> Verdict {
-        let found = Self::of(block);
+        self.judge_found(Self::of(block))
+    }
+
+    /// As [`BlockSum::judge`], given the checksum of the block that is there.
+    #[must_use]
+    pub fn judge_found(self, found: Self) -> Verdict {
         match self {
             _ if self == found => Verdict::Right,
             _ if self == found.unverified() => Verdict::Unverified,
