@@ -60,7 +60,9 @@ fn volume(block_size: u64, is_closed: bool) -> (Image, Content) {
 }
 
 /// Repairs a volume of which this bit is wrong, and demands that all is there; and before that, that a mount
-/// shows nothing older without a word. Returns whether the check has found anything.
+/// shows nothing older without a word, and that what a mount cannot list is a finding of a check that reads no
+/// content: a bit in a name was an error to the one, and nothing to the other. Returns whether the check has
+/// found anything.
 fn bears(image: &Image, content: &Content, (block, bit): (BlockNr, usize)) -> bool {
     let at = block.0 as usize * image.block_size() + bit / 8;
     let what = format!("block {block}, byte {}, bit {}", bit / 8, bit % 8);
@@ -69,12 +71,21 @@ fn bears(image: &Image, content: &Content, (block, bit): (BlockNr, usize)) -> bo
     let device = Arc::new(MemoryDevice::from(damaged));
     let copy = Arc::new(MemoryDevice::from(device.snapshot()));
     if let Ok(fs) = mount(copy) {
-        let mut names = 0;
-        let shown = (&*fs as &dyn Files).read_dir(Ino::ROOT, 0, &mut |_| {
+        let (mut names, mut directories) = (0, Vec::new());
+        let files = &*fs as &dyn Files;
+        let shown = files.read_dir(Ino::ROOT, 0, &mut |entry| {
             names += 1;
+            directories.extend(entry.name.starts_with(b"directory").then_some(entry.ino));
             true
         });
         assert!(shown.is_err() || names == 4 + 3 + 2, "{what}: a mount shows {names} names");
+        let mut below = directories.into_iter().map(|it| files.read_dir(it, 0, &mut |_| true));
+        if shown.is_err() || below.any(|listed| listed.is_err()) {
+            let quick = Options { read_content: false, ..Options::default() };
+            let report = nilfs_check::check(&*device, &quick);
+            let is_told = !report.is_ok_and(|report| report.is_consistent());
+            assert!(is_told, "{what}: a mount cannot list all, and a check finds nothing");
+        }
     }
     let shared = Arc::clone(&device) as Arc<dyn Device>;
     let options = Options { read_content: true, ..Options::default() };
