@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{LINUX_IMAGES, check, linux_image, make, parameters, pattern};
+use common::{LINUX_IMAGES, check, linux_image, make, parameters, pattern, short_segments};
 use nilfs_device::{CopyOnWriteDevice, Device, IoSlice, MaskedDevice, MemoryDevice};
 use nilfs_engine::mkfs::{Parameters, format};
 use nilfs_engine::scrub::{Fault, Need, Progress, Scrubbed, Selection, scrub};
@@ -24,14 +24,6 @@ use nilfs_ondisk::{BlockNr, BlockSize, block_sums};
 const BLOCK: u64 = 1024;
 const PER_SEGMENT: u64 = 64;
 const SEGMENTS: u64 = 40;
-
-fn volume() -> Arc<MemoryDevice> {
-    let device = Arc::new(MemoryDevice::new((SEGMENTS * PER_SEGMENT + 8) * BLOCK));
-    let mut parameters = parameters(BLOCK);
-    parameters.blocks_per_segment = PER_SEGMENT as u32;
-    format(&*device, &parameters).unwrap();
-    device
-}
 
 fn mount(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
     let cleaner = CleanerOptions { protection: Duration::ZERO, ..CleanerOptions::default() };
@@ -124,7 +116,7 @@ struct Scene {
 }
 
 fn scene() -> Scene {
-    let device = volume();
+    let device = short_segments(SEGMENTS);
     let fs = mount(&device);
     let first = write(&fs, &["a", "b"]);
     let newest = write(&fs, &["c"]);
@@ -220,7 +212,7 @@ fn damage_stays_known_wherever_its_block_is_moved() {
 
 #[test]
 fn damage_stays_known_when_its_file_is_defragmented() {
-    let device = volume();
+    let device = short_segments(SEGMENTS);
     let fs = mount(&device);
     write(&fs, &["a"]);
     let inode = fs.lookup(&fs.root().unwrap().inode, b"a").unwrap().inode;
@@ -241,7 +233,7 @@ fn damage_stays_known_when_its_file_is_defragmented() {
 /// The cleaner has blocks of the DAT written anew, so a damaged one got a checksum that was right.
 #[test]
 fn a_damaged_block_of_the_dat_stays_where_it_is() {
-    let device = volume();
+    let device = short_segments(SEGMENTS);
     let fs = mount(&device);
     let file = make(&fs, &fs.root().unwrap().inode, "file");
     fs.write(&file, 0, &pattern(1, 400 * BLOCK as usize)).unwrap();
@@ -357,7 +349,7 @@ fn of_an_unreadable_block_its_own_file_is_named() {
 
 #[test]
 fn a_deleted_file_is_named_as_long_as_a_snapshot_needs_it() {
-    let device = volume();
+    let device = short_segments(SEGMENTS);
     let fs = mount(&device);
     let snapshot = write(&fs, &["gone"]);
     let damaged = ino(&fs, "gone");
@@ -387,7 +379,7 @@ fn a_deleted_file_is_named_as_long_as_a_snapshot_needs_it() {
 /// What is read then is no log, or one of a later checkpoint.
 #[test]
 fn a_sound_volume_has_no_damage_while_somebody_writes_and_cleans() {
-    let device = volume();
+    let device = short_segments(SEGMENTS);
     let fs = mount(&device);
     let root = fs.root().unwrap().inode;
     let (cold, warm) = (make(&fs, &root, "cold"), make(&fs, &root, "warm"));
@@ -476,7 +468,7 @@ impl Device for Forgetful {
 #[test]
 fn what_is_seen_in_a_freed_segment_says_nothing_about_what_is_written_there_next() {
     for kept in [0, 8, PER_SEGMENT / 2] {
-        let below = MemoryDevice::from(volume().snapshot());
+        let below = MemoryDevice::from(short_segments(SEGMENTS).snapshot());
         let (forgotten, written_anew) = Default::default();
         let device = Arc::new(Forgetful { below, kept, forgotten, written_anew });
         let cleaner = CleanerOptions { protection: Duration::ZERO, ..CleanerOptions::default() };
@@ -518,7 +510,7 @@ fn what_is_seen_in_a_freed_segment_says_nothing_about_what_is_written_there_next
 
 #[test]
 fn what_is_deleted_while_a_scrub_goes_on_is_no_damage() {
-    let device = volume();
+    let device = short_segments(SEGMENTS);
     let fs = mount(&device);
     let last = write(&fs, &["gone"]);
     let damaged = ino(&fs, "gone");
@@ -540,7 +532,7 @@ fn what_is_deleted_while_a_scrub_goes_on_is_no_damage() {
 
 #[test]
 fn a_scrub_that_was_ended_goes_on_where_it_was_and_finds_what_it_found_again() {
-    let device = volume();
+    let device = short_segments(SEGMENTS);
     let fs = mount(&device);
     for nth in 0..30 {
         write(&fs, &[&format!("{nth}")]);
@@ -582,7 +574,7 @@ fn a_scrub_that_is_ended_at_once_says_so() {
 /// A mounted volume knows where its log is, whatever can be read of it.
 #[test]
 fn a_bad_newest_log_of_a_mounted_volume_is_damage() {
-    let device = volume();
+    let device = short_segments(SEGMENTS);
     let fs = mount(&device);
     let first = write(&fs, &["a"]);
     let file = ino(&fs, "a");
@@ -607,7 +599,7 @@ fn a_bad_log_that_looks_like_the_end_of_the_log_is_told_from_it() {
 
     // After a crash, the superblocks name an older log, and a later one says that the damaged log was
     // durable: it does not hide the newest checkpoint.
-    let device = self::volume();
+    let device = self::short_segments(SEGMENTS);
     let fs = mount(&device);
     write(&fs, &["a"]);
     fs.sync().unwrap();
@@ -629,7 +621,7 @@ fn a_bad_log_that_looks_like_the_end_of_the_log_is_told_from_it() {
 /// A mount refuses the volume then, so it is not sound.
 #[test]
 fn a_log_of_an_fsync_that_must_not_be_missing_is_told() {
-    let device = self::volume();
+    let device = self::short_segments(SEGMENTS);
     let fs = mount(&device);
     write(&fs, &["a"]);
     let root = fs.root().unwrap().inode;
@@ -699,7 +691,7 @@ fn what_the_cleaner_has_moved_is_repaired_from_where_it_was_for_every_checkpoint
 #[test]
 fn another_version_of_a_file_is_a_copy_if_it_has_the_same_and_none_if_not() {
     for same in [true, false] {
-        let device = volume();
+        let device = short_segments(SEGMENTS);
         let fs = mount(&device);
         write(&fs, &["a"]);
         let file = fs.lookup(&fs.root().unwrap().inode, b"a").unwrap().inode;

@@ -10,9 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{LINUX_IMAGES, check, linux_image, make, new, parameters, pattern};
+use common::{LINUX_IMAGES, check, linux_image, make, new, parameters, pattern, short_segments};
 use nilfs_device::{Device, IoSlice, MemoryDevice};
-use nilfs_engine::mkfs::format;
 use nilfs_engine::scrub::{Selection, scrub};
 use nilfs_engine::{
     Amount, Checkpoints, CleanerOptions, Error, FileType, Files, Filesystem, Ino, Log, ManualRun,
@@ -26,14 +25,6 @@ use nilfs_ondisk::{BlockNr, BlockSize, block_sums};
 const BLOCK: u64 = 1024;
 const PER_SEGMENT: u64 = 64;
 const SEGMENTS: u64 = 60;
-
-fn volume() -> Arc<MemoryDevice> {
-    let device = Arc::new(MemoryDevice::new((SEGMENTS * PER_SEGMENT + 8) * BLOCK));
-    let mut parameters = parameters(BLOCK);
-    parameters.blocks_per_segment = PER_SEGMENT as u32;
-    format(&*device, &parameters).unwrap();
-    device
-}
 
 fn mount(device: &Arc<MemoryDevice>, verify: Verify) -> Arc<Filesystem> {
     let cleaner = CleanerOptions { protection: Duration::ZERO, ..CleanerOptions::default() };
@@ -49,7 +40,7 @@ fn look(device: &Arc<MemoryDevice>, verify: Verify) -> Result<ReadOnlyVolume> {
 /// A volume with something of every kind in its newest checkpoint: files with direct maps and with B-trees,
 /// a directory of many blocks, a symbolic link.
 fn various() -> Arc<MemoryDevice> {
-    let device = volume();
+    let device = short_segments(SEGMENTS);
     let fs = mount(&device, Verify::All);
     let root = fs.root().unwrap().inode;
     let small = make(&fs, &root, "small");
@@ -395,7 +386,7 @@ fn what_cannot_be_known_is_no_error() {
 #[test]
 fn readers_meet_no_damage_where_none_is_however_often_segments_are_used() {
     for seed in 0..4 {
-        let device = volume();
+        let device = short_segments(SEGMENTS);
         // Hardly anything is cached.
         let cleaner = CleanerOptions { protection: Duration::ZERO, ..CleanerOptions::default() };
         let cache_limit = if seed % 2 == 0 { 0 } else { 1 << 20 };

@@ -26,6 +26,16 @@ pub fn volume(block_size: u64, megabytes: u64) -> Arc<MemoryDevice> {
     device
 }
 
+/// A volume of 1 KiB blocks with this many segments of 64 blocks.
+pub fn short_segments(segments: u64) -> Arc<MemoryDevice> {
+    const BLOCK: u64 = 1024;
+    const PER_SEGMENT: u32 = 64;
+    let device = Arc::new(MemoryDevice::new((segments * u64::from(PER_SEGMENT) + 8) * BLOCK));
+    let parameters = Parameters { blocks_per_segment: PER_SEGMENT, ..parameters(BLOCK) };
+    format(&*device, &parameters).unwrap();
+    device
+}
+
 pub fn mount<D: Device + 'static>(device: &Arc<D>) -> Arc<Filesystem> {
     let device: Arc<dyn Device> = Arc::clone(device) as _;
     Filesystem::mount(device, MountOptions::default()).unwrap()
