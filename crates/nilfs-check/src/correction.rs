@@ -150,8 +150,8 @@ pub enum Correction {
         /// All of the file; the level is unknown.
         part: Part,
     },
-    /// An inode has another type than it should have by its name, or as the root directory. What
-    /// contradicts more of the rest is to be set to the other.
+    /// An inode has another type than it should have by its name, or as the root directory. The one
+    /// that contradicts more of the rest is to be set to the other.
     FileType {
         /// Where the inode is.
         inode: Position,
@@ -159,12 +159,12 @@ pub enum Correction {
         part: Part,
         /// The type that it should have.
         claimed: FileType,
-        /// What says so.
+        /// The reason for it.
         claim: TypeClaim,
     },
 }
 
-/// What claims that an inode has a type.
+/// Claim that an inode has a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TypeClaim {
     /// The format: it is the root directory.

@@ -364,7 +364,7 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// What settles of which type an inode is that contradicts a claim.
+    /// Returns the correction that settles the type of an inode of which a claim says otherwise.
     fn contradicted(
         &self,
         files: &Files,

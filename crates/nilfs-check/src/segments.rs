@@ -367,8 +367,8 @@ impl Checker<'_, '_> {
         faults
     }
 
-    /// What the newest log should say about its segment, given the log before it there: one of two numbers
-    /// is the same in both, and of the other only one can be right.
+    /// Returns the correction of the segment's numbers in the newest log, given the log before it there, if
+    /// one of the two numbers is the same in both, and of the other only one can be right.
     fn succession(&mut self, previous: &LogHeader, usage: &UsageTable) -> Option<Correction> {
         let header = &self.newest.header;
         let geometry = &self.volume.geometry;

@@ -118,7 +118,7 @@ pub enum Error {
     Damaged {
         /// The block.
         block: BlockNr,
-        /// What it is a part of, after a comma; empty if that is not known.
+        /// The part of a file that it is, after a comma; empty if that is not known.
         part: String,
     },
     /// What was fsynced after the newest checkpoint is there, but cannot be put on top of it.

@@ -93,8 +93,8 @@ fn needed_in(store: &Store, dat: &Dat, segment: SegNum) -> Option<String> {
     None
 }
 
-/// The summaries in a segment, of whatever use of it, as far as they can be read. Where the first block is
-/// no header of this volume, there is nothing to need, and no more than that is read.
+/// The summaries in a segment, of any use of it, as far as they can be read. Where the first block is no
+/// header of a log, nothing there can be needed, and no more than that block is read.
 struct Summaries<'a> {
     store: &'a Store,
     at: BlockNr,

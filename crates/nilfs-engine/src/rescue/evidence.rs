@@ -77,10 +77,14 @@ impl Evidence {
         }
         let store = &self.store;
         let logs = self.known.entry(segment).or_insert_with(|| logs_of(store, segment));
-        let Some(log) = logs.iter().find(|log| log.blocks.contains(&block)) else {
+        // Both are in the order in which they lie there.
+        let after = logs.partition_point(|log| log.blocks.start <= block);
+        let log = after.checked_sub(1).and_then(|nth| logs.get(nth));
+        let Some(log) = log.filter(|log| log.blocks.contains(&block)) else {
             return Verdict::Unverified;
         };
-        let described = log.described.iter().find(|it| it.block == block && it.ino == file.ino());
+        let nth = log.described.binary_search_by_key(&block, |it| it.block).ok();
+        let described = nth.map(|nth| &log.described[nth]).filter(|it| it.ino == file.ino());
         match (log.proof, described.and_then(|it| it.sum)) {
             _ if described.is_none() => Verdict::Unverified,
             (Proof::OfLog, _) => Verdict::Right,

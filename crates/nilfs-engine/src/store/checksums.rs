@@ -72,18 +72,18 @@ pub(super) struct Checksums {
     /// Bytes before a block of metadata that are read with it, because the summary of the last one's log
     /// was found among them.
     before: AtomicUsize,
-    segments: Cache<SegNum, Kept, Bytes, NumberState>,
+    segments: Cache<SegNum, CachedSegment, Bytes, NumberState>,
 }
 
 /// The logs of a segment, as far as they are known.
 type Segment = Arc<Mutex<Logs>>;
 
 /// Logs by their first blocks.
-type Logs = BTreeMap<BlockNr, Known>;
+type Logs = BTreeMap<BlockNr, KnownLog>;
 
 /// A segment, with the bytes of memory that its logs took when they were counted last.
 #[derive(Clone)]
-struct Kept {
+struct CachedSegment {
     logs: Segment,
     bytes: u64,
 }
@@ -92,15 +92,15 @@ struct Kept {
 #[derive(Clone)]
 struct Bytes;
 
-impl Weighter<SegNum, Kept> for Bytes {
-    fn weight(&self, _: &SegNum, kept: &Kept) -> u64 {
+impl Weighter<SegNum, CachedSegment> for Bytes {
+    fn weight(&self, _: &SegNum, kept: &CachedSegment) -> u64 {
         BESIDE_BLOCK as u64 + kept.bytes
     }
 }
 
 /// A log, or a part of a segment of which nothing can be known.
 #[derive(Debug)]
-struct Known {
+struct KnownLog {
     /// The block after the last one.
     end: BlockNr,
     /// The use of the segment.
@@ -149,14 +149,14 @@ impl Checksums {
             return kept.logs;
         }
         let logs = unknown();
-        self.segments.insert(number, Kept { logs: Arc::clone(&logs), bytes: 0 });
+        self.segments.insert(number, CachedSegment { logs: Arc::clone(&logs), bytes: 0 });
         logs
     }
 
     /// Keeps a segment of which more is known now.
     fn keep(&self, number: SegNum, logs: Segment) {
-        let bytes = logs.lock().values().map(Known::bytes).sum();
-        self.segments.insert(number, Kept { logs, bytes });
+        let bytes = logs.lock().values().map(KnownLog::bytes).sum();
+        self.segments.insert(number, CachedSegment { logs, bytes });
     }
 
     /// Takes note of a log that is about to be written. What was known of its place, and of what comes
@@ -179,7 +179,7 @@ impl Checksums {
         }
         logs.insert(
             log.start,
-            Known { end: log.end, seq, proven: true, sums: Sums::Of(first, sums.into()) },
+            KnownLog { end: log.end, seq, proven: true, sums: Sums::Of(first, sums.into()) },
         );
         drop(logs);
         self.keep(number, segment);
@@ -187,7 +187,7 @@ impl Checksums {
 
     /// Takes note of a log that was found on the way to the newest checkpoint.
     pub(super) fn note_found(&self, segment: SegNum, start: BlockNr, header: LogHeader) {
-        let log = Known::unread(start, header, true);
+        let log = KnownLog::unread(start, header, true);
         self.segment(segment).lock().insert(start, log);
     }
 
@@ -274,7 +274,7 @@ impl Checksums {
         let start = log.start;
         let bytes = (block.0 - start.0) as usize * store.block_size().bytes();
         self.before.store(bytes.next_multiple_of(WINDOW).min(LONG_WINDOW), Ordering::Relaxed);
-        if let Some(log) = or_nothing(Known::seen(store, log))? {
+        if let Some(log) = or_nothing(KnownLog::seen(store, log))? {
             let number = store.geometry().segment_of(block);
             let segment = self.segment(number);
             segment.lock().entry(start).or_insert(log);
@@ -357,7 +357,7 @@ fn before(store: &Store, block: BlockNr, bytes: usize) -> BlockNr {
 }
 
 /// Returns the log of a block, if that is known.
-fn log_of(logs: &Logs, block: BlockNr) -> Option<(BlockNr, &Known)> {
+fn log_of(logs: &Logs, block: BlockNr) -> Option<(BlockNr, &KnownLog)> {
     let log = logs.range(..=block).next_back().filter(|(_, log)| log.end > block);
     log.map(|(start, log)| (*start, log))
 }
@@ -386,7 +386,7 @@ fn read_sums(store: &Store, logs: &Segment, block: BlockNr) -> Result<bool> {
     Ok(true)
 }
 
-impl Known {
+impl KnownLog {
     fn unread(start: BlockNr, header: LogHeader, proven: bool) -> Self {
         let end = start.plus(header.nblocks.into());
         Self { end, seq: header.seq, proven, sums: Sums::Unread(Box::new(header)) }
@@ -456,7 +456,7 @@ fn find_logs(store: &Store, logs: &Segment, block: BlockNr) -> Result<()> {
             }
         };
         let seq = header.map(|header| header.seq).or(seq).unwrap_or_default();
-        known.entry(at).or_insert(Known { end, seq, proven: true, sums });
+        known.entry(at).or_insert(KnownLog { end, seq, proven: true, sums });
     }
 }
 
