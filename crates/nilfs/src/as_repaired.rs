@@ -22,7 +22,9 @@ impl AsRepaired {
     pub fn new(device: Arc<dyn Device>, observer: &Observer) -> Self {
         // A volume that has lost its identity is not given another one by being looked at.
         let settings = Settings { uuid: [0; 16], accept: false, in_view: true };
-        let plan = plan_observed(&device, &Options::default(), settings, observer);
+        // The content of files is read by those who want it, and judged then.
+        let options = Options { read_content: false, ..Options::default() };
+        let plan = plan_observed(&device, &options, settings, observer);
         let plan = match plan {
             Ok(plan) if plan.can_be_applied() => plan,
             Ok(_) => return Self { device, plan: None },
