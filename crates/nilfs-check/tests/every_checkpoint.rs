@@ -18,6 +18,9 @@ const ROUNDS: u64 = 60;
 /// for the one that went.
 const SECOND_NAME: u64 = 6_013_211_606_378_223_977;
 
+/// Of the oldest checkpoint the inode of the root directory lies in a block of the ifile that is another's.
+const NO_ROOT: u64 = 5_124_964_110_294_599_309;
+
 const DE_START: usize = 8;
 const I_LINKS: usize = 50;
 
@@ -36,10 +39,15 @@ fn faults(report: &Report) -> Faults {
     report.errors().map(|finding| (rule(finding.rule), finding.place.ino)).collect()
 }
 
-/// Without the lives of blocks that are not the file's anyway.
+/// Without the lives of blocks that are not the file's anyway, and without a root directory that is missing
+/// in an ifile with such blocks: whether its inode is known depends on where one comes from.
 fn but_what_follows(faults: Faults) -> Faults {
     let strangers = |ino| faults.contains(&(Rule::Owner, ino));
-    let follows = |(rule, ino)| rule == Rule::Lifetime && strangers(ino);
+    let has_no_root = (Rule::Directory, Some(Ino::ROOT));
+    let follows = |(rule, ino)| match rule {
+        Rule::Lifetime => strangers(ino),
+        _ => (rule, ino) == has_no_root && strangers(Some(Ino::IFILE)),
+    };
     faults.iter().copied().filter(|fault| !follows(*fault)).collect()
 }
 
@@ -50,7 +58,7 @@ fn the_way_to_a_checkpoint_does_not_matter() {
         let sound = Image::by_linux(block_size);
         let newest = sound.newest();
         let seeds = (0..ROUNDS).map(|round| first.wrapping_add(round));
-        for seed in seeds.chain([SECOND_NAME]) {
+        for seed in seeds.chain([SECOND_NAME, NO_ROOT]) {
             let mut image = sound.clone();
             image.damage_sound_logs(&mut StdRng::seed_from_u64(seed));
             let Some(all) = check_those(&image, Checkpoints::All) else { continue };
