@@ -99,8 +99,8 @@ impl SufileEdit {
         self.touch(source, segment)?;
         self.edit_header(source, |header| {
             header.sh_last_alloc = U64::new(segment.0);
-            count(&mut header.sh_ncleansegs, -1)?;
-            count(&mut header.sh_ndirtysegs, 1)
+            count(&mut header.sh_ncleansegs, -1);
+            count(&mut header.sh_ndirtysegs, 1);
         })?;
         Ok(segment)
     }
@@ -117,8 +117,8 @@ impl SufileEdit {
         debug_assert!(!usage.is_clean(), "segment {segment} is freed, but it is clean");
         self.set(source, segment, RawSegmentUsage::CLEAN)?;
         self.edit_header(source, |header| {
-            count(&mut header.sh_ncleansegs, 1)?;
-            count(&mut header.sh_ndirtysegs, -1)
+            count(&mut header.sh_ncleansegs, 1);
+            count(&mut header.sh_ndirtysegs, -1);
         })
     }
 
@@ -134,8 +134,8 @@ impl SufileEdit {
         if self.usage(source, segment)?.is_clean() {
             self.touch(source, segment)?;
             self.edit_header(source, |header| {
-                count(&mut header.sh_ncleansegs, -1)?;
-                count(&mut header.sh_ndirtysegs, 1)
+                count(&mut header.sh_ncleansegs, -1);
+                count(&mut header.sh_ndirtysegs, 1);
             })?;
         }
         self.fill(source, segment, blocks, time)
@@ -164,7 +164,7 @@ impl SufileEdit {
             if header.sh_last_alloc.get() >= count {
                 header.sh_last_alloc = U64::new(count - 1);
             }
-            self::count(&mut header.sh_ncleansegs, by)
+            self::count(&mut header.sh_ncleansegs, by);
         })
     }
 
@@ -194,10 +194,7 @@ impl SufileEdit {
 
     /// Corrects the number of clean segments, which an interrupted resize leaves wrong.
     pub(crate) fn set_clean(&mut self, source: Source<'_>, clean: u64) -> Result<()> {
-        self.edit_header(source, |header| {
-            header.sh_ncleansegs = U64::new(clean);
-            Ok(())
-        })
+        self.edit_header(source, |header| header.sh_ncleansegs = U64::new(clean))
     }
 
     /// The first clean segment from `from` on, around the end of the volume, that `allows` lets
@@ -249,23 +246,20 @@ impl SufileEdit {
     fn edit_header(
         &mut self,
         source: Source<'_>,
-        change: impl FnOnce(&mut RawSufileHeader) -> Result<()>,
+        change: impl FnOnce(&mut RawSufileHeader),
     ) -> Result<()> {
         let mut header = header_of(&self.file, source)?;
-        change(&mut header)?;
+        change(&mut header);
         let block = self.file.get_mut(source, HEADER_BLOCK, |_| {})?;
         block[..size_of::<RawSufileHeader>()].copy_from_slice(header.as_bytes());
         Ok(())
     }
 }
 
-fn count(counter: &mut U64, by: i64) -> Result<()> {
-    let value = counter
-        .get()
-        .checked_add_signed(by)
-        .ok_or_else(|| Error::Inconsistent("a counter of the sufile is wrong".into()))?;
-    *counter = U64::new(value);
-    Ok(())
+/// Counts segments. A counter that damage has brought to either end of its range stays there: no
+/// decision rests on it that would be worth a refusal to write, and fsck counts anew.
+fn count(counter: &mut U64, by: i64) {
+    *counter = U64::new(counter.get().saturating_add_signed(by));
 }
 
 #[cfg(test)]

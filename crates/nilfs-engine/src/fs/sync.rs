@@ -312,9 +312,10 @@ impl Filesystem {
         let most = self.most_freed();
         let (mut blocks, mut waiting) = (0, false);
         let fits = |inode: &Inode| {
-            let own = inode.unshared().sectors(1);
-            let fits = blocks == 0 || blocks + own <= most * self.store.block_size().sectors();
-            blocks += if fits { own } else { 0 };
+            // A damaged file may claim any number of blocks.
+            let with_it = inode.unshared().sectors(1).saturating_add(blocks);
+            let fits = blocks == 0 || with_it <= most * self.store.block_size().sectors();
+            blocks = if fits { with_it } else { blocks };
             waiting |= !fits;
             fits
         };
