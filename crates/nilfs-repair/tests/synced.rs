@@ -10,12 +10,13 @@ use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::{
     Error, FileType, Filesystem, InodeRef, MountOptions, NewInode, OnError, SetAttr, Volume,
 };
-use nilfs_ondisk::Ino;
-use nilfs_ondisk::inode::S_IFREG;
+use nilfs_ondisk::inode::{INODE_SIZE, S_IFREG};
+use nilfs_ondisk::palloc::Palloc;
+use nilfs_ondisk::{BlockSize, Ino};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use support::{BLOCK_SIZES, Image, checked, damage_what_is_in_use, number, read, write};
+use support::{BLOCK_SIZES, Image, checked, damage_what_is_in_use, number, read, vblock, write};
 
 /// Damaged copies of each volume.
 const ROUNDS: u64 = 12;
@@ -26,8 +27,15 @@ const STEPS: usize = 16;
 /// Levels of directories that are removed: a damaged one may be in itself.
 const MOST_LEVELS: u32 = 4;
 
+/// Files that are made on a damaged volume: more than a block of inodes has room for.
+const NEW_FILES: u8 = 40;
+
 /// Where the pointers of an inode's direct map begin.
 const POINTERS: usize = 64;
+
+/// Where an inode counts its blocks, and where the header of a sufile counts segments in use.
+const BLOCKS: usize = 0;
+const DIRTY_SEGMENTS: usize = 8;
 
 fn mount(device: &Arc<MemoryDevice>, on_error: OnError) -> Result<Arc<Filesystem>, Error> {
     let options = MountOptions { on_error, ..MountOptions::default() };
@@ -43,6 +51,17 @@ fn create(fs: &Filesystem, root: &InodeRef, name: &str, content: &[u8]) -> Resul
     let file = fs.create(root, name.as_bytes(), &new)?.inode;
     fs.write(&file, 0, content)?;
     Ok(file)
+}
+
+fn content_of(fs: &Filesystem, root: &InodeRef, name: &str) -> Result<Vec<u8>, Error> {
+    let found = fs.lookup(root, name.as_bytes())?;
+    if found.attr.nlink == 0 {
+        // A damaged name had the file in common with this one, and was removed.
+        return Err(Error::NotFound);
+    }
+    let mut content = vec![0; found.attr.size as usize];
+    fs.read(&found.inode, 0, &mut content)?;
+    Ok(content)
 }
 
 /// Removes a file or a whole directory, as far as that is possible.
@@ -125,14 +144,26 @@ impl Promise {
         }
     }
 
+    /// Forgets content that the mount itself does not show any more: on a damaged volume, a change of one
+    /// name may change files with others, too.
+    fn keep_what_is_shown(&mut self, fs: &Filesystem, root: &InodeRef) {
+        self.there.retain(|name, content| {
+            content_of(fs, root, name).is_ok_and(|shown| shown == *content)
+        });
+    }
+
+    /// Forgets what was changed later: a checkpoint may have made that durable, too.
+    fn without_changes_until(mut self, now: &Self) -> Self {
+        self.there.retain(|name, content| now.there.get(name) == Some(content));
+        self
+    }
+
     #[track_caller]
     fn is_kept_by(&self, fs: &Filesystem, what: &str) {
         let root = root(fs);
         for (name, content) in &self.there {
-            let found = fs.lookup(&root, name.as_bytes());
-            let found = found.unwrap_or_else(|error| panic!("{what}: {name}: {error}"));
-            let mut now = vec![0; found.attr.size as usize];
-            fs.read(&found.inode, 0, &mut now).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let now = content_of(fs, &root, name);
+            let now = now.unwrap_or_else(|error| panic!("{what}: {name}: {error}"));
             assert!(now == *content, "{what}: {name}");
         }
         for name in &self.gone {
@@ -149,9 +180,10 @@ fn lives_on(image: &Image, on_error: OnError, random: &mut StdRng, what: &str) -
     let device = Arc::new(MemoryDevice::from(image.bytes.clone()));
     let Ok(fs) = mount(&device, on_error) else { return false };
     let Ok(root) = fs.root().map(|root| root.inode) else { return false };
-    let (mut now, mut promised) = (Promise::default(), None);
+    let (mut now, mut promised) = (Promise::default(), None::<Promise>);
     for nth in 0..STEPS {
         now.step(&fs, &root, nth, random);
+        now.keep_what_is_shown(&fs, &root);
         let synced = match random.random_range(0..6) {
             0 => fs.sync(),
             1 | 2 => fs.sync_file(&root),
@@ -168,6 +200,7 @@ fn lives_on(image: &Image, on_error: OnError, random: &mut StdRng, what: &str) -
     }
     let after = Arc::new(MemoryDevice::from(device.snapshot()));
     let Some(promised) = promised else { return false };
+    let promised = promised.without_changes_until(&now);
     for on_error in [OnError::RemountReadOnly, OnError::Continue] {
         let again = mount(&after, on_error);
         let again = again.unwrap_or_else(|error| panic!("{what}: mounted again: {error}"));
@@ -259,6 +292,86 @@ fn a_file_that_is_missing_in_the_bitmap_can_be_changed() {
     let many = fs.lookup(&root(&fs), b"many").unwrap().inode;
     fs.lookup(&many, b"new").unwrap();
     fs.unmount().unwrap();
+}
+
+/// Content of the regular files in the root directory.
+fn regular_files(fs: &Filesystem) -> BTreeMap<String, Vec<u8>> {
+    let root = root(fs);
+    let names = names_in(fs, &root).into_iter().map(|name| String::from_utf8(name).unwrap());
+    let regular = names.filter(|name| {
+        let found = fs.lookup(&root, name.as_bytes());
+        found.is_ok_and(|found| found.attr.file_type == FileType::Regular)
+    });
+    regular.map(|name| (name.clone(), content_of(fs, &root, &name).unwrap())).collect()
+}
+
+/// Makes files, and returns what the next mount shows after a crash and after a clean end.
+fn with_new_files(image: Image) -> [BTreeMap<String, Vec<u8>>; 2] {
+    let device = Arc::new(MemoryDevice::from(image.bytes));
+    let fs = mount(&device, OnError::RemountReadOnly).unwrap();
+    for nth in 0..NEW_FILES {
+        create(&fs, &root(&fs), &format!("new {nth}"), &[nth; 3000]).unwrap();
+    }
+    fs.sync_file(&root(&fs)).unwrap();
+    let crashed = Arc::new(MemoryDevice::from(device.snapshot()));
+    fs.unmount().unwrap();
+    [crashed, device].map(|device| {
+        let fs = mount(&device, OnError::Continue).unwrap();
+        let files = regular_files(&fs);
+        fs.unmount().unwrap();
+        files
+    })
+}
+
+/// A mount refused to write, or panicked, where damage had made a number so large that it cannot be added to.
+#[test]
+fn numbers_at_the_end_of_their_range_stop_nothing() {
+    let mut image = Image::by_linux(1024);
+    let sufile = image.data(Ino::SUFILE, 0);
+    image.edit(sufile, |header| write(header, DIRTY_SEGMENTS, u64::MAX));
+    let removed = ["tree", "shrunk"];
+    for name in removed {
+        let ino = image.named(name);
+        image.edit_inode(ino, |inode| write(inode, BLOCKS, u64::MAX));
+    }
+    let device = Arc::new(MemoryDevice::from(image.bytes));
+    let fs = mount(&device, OnError::RemountReadOnly).unwrap();
+    removed.iter().for_each(|name| remove(&fs, &root(&fs), name.as_bytes()).unwrap());
+    // More than the rest of the segment has room for.
+    create(&fs, &root(&fs), "new", &[1; 300_000]).unwrap();
+    fs.unmount().unwrap();
+    let fs = mount(&device, OnError::RemountReadOnly).unwrap();
+    assert!(content_of(&fs, &root(&fs), "new").unwrap() == [1; 300_000]);
+}
+
+/// A new file was given the number of a file in use, and took its place, where the bitmap had lost a bit.
+#[test]
+fn no_new_file_takes_the_place_of_one_that_is_missing_in_the_bitmap() {
+    let mut image = Image::by_linux(1024);
+    let sound = mount(&Arc::new(MemoryDevice::from(image.bytes.clone())), OnError::Continue);
+    let mut expected = regular_files(&sound.unwrap());
+    let bitmap = image.data(Ino::IFILE, 1);
+    image.edit(bitmap, |block| block[1..].fill(0));
+    let new = |nth| (format!("new {nth}"), vec![nth; 3000]);
+    expected.extend((0..NEW_FILES).map(new));
+    for files in with_new_files(image) {
+        assert!(files == expected, "{:?}", files.keys());
+    }
+}
+
+/// A new file was given a number in a block of the ifile that could not be read: no checkpoint could be made
+/// from then on, and no mount rolled the log of an fsync forward.
+#[test]
+fn a_new_file_has_its_inode_in_a_block_that_can_be_read() {
+    let mut image = Image::by_linux(1024);
+    let last = image.named("tree");
+    let block = Palloc::new(BlockSize::from_bytes(1024).unwrap(), INODE_SIZE).entry(last.0).block;
+    let block = vblock(image.data(Ino::IFILE, block.0));
+    image.edit_dat(block, |entry| write(entry, 0, u64::MAX / 2));
+    for files in with_new_files(image) {
+        let new = (0..NEW_FILES).filter(|nth| files[&format!("new {nth}")] == [*nth; 3000]);
+        assert_eq!(new.count(), usize::from(NEW_FILES));
+    }
 }
 
 /// An ifile says that no inode is free where one is: a file that takes it can be in no checkpoint.

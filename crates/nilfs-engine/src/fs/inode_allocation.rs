@@ -1,9 +1,14 @@
 //! Inode numbers: the lowest free one is the next (docs/format.md §10).
+//!
+//! The bitmap is not believed alone. Where it has lost a bit, a new file would be written over a file that
+//! is in use, so the inodes of a block are looked at before one of them is given away: one with links is in
+//! use. No number is given away of a block that cannot be read, either: with a file there, no checkpoint
+//! could be made. The next checkpoint reads and writes that block anyway, so looking costs nothing.
 
-use std::collections::{BTreeMap, HashMap, btree_map, hash_map};
+use std::collections::{BTreeMap, HashMap, HashSet, btree_map, hash_map};
 
-use nilfs_ondisk::Ino;
 use nilfs_ondisk::palloc::{clear_bit, next_clear_bit, set_bit, test_bit};
+use nilfs_ondisk::{FileBlock, Ino};
 
 use crate::error::{Error, Result};
 use crate::host::NumberState;
@@ -16,6 +21,8 @@ pub(super) struct InodeNumbers {
     bitmaps: HashMap<u64, Vec<u8>, NumberState>,
     /// Taken (true) and given back since the last freeze.
     changes: BTreeMap<Ino, bool>,
+    /// Blocks of inodes that were looked at.
+    examined: HashSet<FileBlock, NumberState>,
     /// No number below is free.
     lowest: u64,
     /// The first number for user files.
@@ -25,7 +32,8 @@ pub(super) struct InodeNumbers {
 impl InodeNumbers {
     pub(super) fn new(first: Ino) -> Self {
         let first = first.0.max(Ino::FIRST_USER.0);
-        Self { bitmaps: HashMap::default(), changes: BTreeMap::new(), lowest: first, first }
+        let (bitmaps, examined) = (HashMap::default(), HashSet::default());
+        Self { bitmaps, changes: BTreeMap::new(), examined, lowest: first, first }
     }
 
     /// Takes the lowest free number.
@@ -39,14 +47,19 @@ impl InodeNumbers {
             }
             let bit = (from % layout.entries_per_group) as usize;
             let bitmap = self.bitmap(view, group)?;
-            if let Some(bit) = next_clear_bit(bitmap, bit) {
-                set_bit(bitmap, bit);
-                let ino = Ino(layout.first_of_group(group) + bit as u64);
-                self.lowest = ino.0 + 1;
-                self.change(ino, true);
-                return Ok(ino);
+            let Some(bit) = next_clear_bit(bitmap, bit) else {
+                from = layout.first_of_group(group + 1);
+                continue;
+            };
+            let ino = Ino(layout.first_of_group(group) + bit as u64);
+            if self.examine(view, ino)? {
+                from = ino.0;
+                continue;
             }
-            from = layout.first_of_group(group + 1);
+            set_bit(self.bitmap(view, group)?, bit);
+            self.lowest = ino.0 + 1;
+            self.change(ino, true);
+            return Ok(ino);
         }
     }
 
@@ -70,6 +83,8 @@ impl InodeNumbers {
     /// Gives a number back.
     pub(super) fn give_back(&mut self, view: &View, ino: Ino) -> Result<()> {
         let layout = view.ifile_layout();
+        // From now on, the inode of the newest checkpoint has links although its number is free.
+        self.examine(view, ino)?;
         let bitmap = self.bitmap(view, layout.group_of(ino.0))?;
         if !clear_bit(bitmap, (ino.0 % layout.entries_per_group) as usize) {
             return Err(Error::Inconsistent(format!("inode {ino} is in no bitmap")));
@@ -95,6 +110,33 @@ impl InodeNumbers {
     /// What has changed since the last call.
     pub(super) fn freeze(&mut self) -> BTreeMap<Ino, bool> {
         std::mem::take(&mut self.changes)
+    }
+
+    /// Looks at the block of an inode, if that has not been done, and marks what its bitmap calls free by
+    /// mistake. Returns whether it has been done now.
+    fn examine(&mut self, view: &View, ino: Ino) -> Result<bool> {
+        let layout = view.ifile_layout();
+        let block = layout.entry(ino.0).block;
+        if !self.examined.insert(block) {
+            return Ok(false);
+        }
+        let (used, reason) = match view.linked_beside(ino) {
+            Ok(linked) => (linked, "the bitmap of the ifile calls files in use free".to_owned()),
+            Err(error) => {
+                let all = layout.entries_of_block(layout.nth_entry_block(ino.0));
+                (all.map(Ino).collect(), error.to_string())
+            }
+        };
+        let bitmap = self.bitmap(view, layout.group_of(ino.0))?;
+        let mark = |ino: &&Ino| set_bit(bitmap, (ino.0 % layout.entries_per_group) as usize);
+        let marked = used.iter().filter(mark).count();
+        if marked > 0 {
+            tracing::error!(
+                "{marked} inode numbers near {ino} are not given to new files; nilfs fsck can repair \
+                 that: {reason}"
+            );
+        }
+        Ok(true)
     }
 
     /// A number that was taken and given back (or the other way round) has not changed.

@@ -127,7 +127,9 @@ impl Replay<'_> {
             return view.raw_inode(ino).map(Some);
         }
         match view.inode(ino) {
-            Err(Error::Stale | Error::Corrupt { .. }) => Ok(None),
+            Err(Error::Stale) => Ok(None),
+            // The writer may have made it in a block of the ifile that cannot be read.
+            Err(damage) if damage.is_damage() => Ok(None),
             found => found.map(Some),
         }
     }

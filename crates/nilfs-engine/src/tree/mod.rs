@@ -394,8 +394,24 @@ impl View {
         RawInode::parse(&block[slot.offset..]).map_err(|source| Error::bad_inode(ino, source))
     }
 
+    /// Inodes with links in the block of the ifile that has this one, whatever the bitmap says.
+    pub(crate) fn linked_beside(&self, ino: Ino) -> Result<Vec<Ino>> {
+        let layout = self.ifile_layout();
+        let Some(block) = self.ifile_block(layout.entry(ino.0).block)? else { return Ok(vec![]) };
+        let has_links = |ino: &Ino| {
+            let inode = RawInode::parse(&block[layout.entry(ino.0).offset..]);
+            inode.is_ok_and(|inode| inode.i_links_count.get() > 0)
+        };
+        let beside = layout.entries_of_block(layout.nth_entry_block(ino.0));
+        Ok(beside.map(Ino).filter(has_links).collect())
+    }
+
     /// The inode of a file that exists in this tree.
     pub(crate) fn inode(&self, ino: Ino) -> Result<RawInode> {
+        // A damaged name can lead to a reserved number.
+        if !ino.is_of_user() {
+            return Err(Error::Stale);
+        }
         let inode = self.raw_inode(ino)?;
         if inode.i_links_count.get() == 0 {
             return Err(Error::Stale);
