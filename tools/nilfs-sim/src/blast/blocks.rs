@@ -1,4 +1,4 @@
-//! What each block in use holds, and what would be lost with it.
+//! Content of each block in use, and what would be lost with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,7 +17,7 @@ use nilfs_ondisk::{BlockNr, BlockSize, FileBlock, Seq, dirent};
 use super::cost::Cost;
 use super::picture::Picture;
 
-/// What a block holds.
+/// Content of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holds {
     /// A copy of the superblock.
@@ -86,15 +86,15 @@ pub struct Block {
     pub number: u64,
     /// Where its log begins, if it is of one.
     pub log: Option<BlockNr>,
-    /// What it holds.
+    /// Its content.
     pub holds: Holds,
     /// Bytes in it that mean something: a bit elsewhere is none of anybody.
     pub meant: std::ops::Range<usize>,
-    /// What only it has.
+    /// Content that only it has.
     pub cost: Cost,
 }
 
-/// What a sync log has made durable.
+/// Content that a sync log has made durable.
 #[derive(Debug, Clone)]
 pub struct Synced {
     /// All of it.
@@ -107,7 +107,7 @@ pub struct Synced {
 /// Bytes of a super root that mean something: its header and three inodes.
 const SUPER_ROOT: usize = 16 + 3 * INODE_SIZE;
 
-/// Who a block was written for.
+/// File and place in it for which a block was written.
 type Owner = (Ino, FileBlock);
 
 /// The blocks of a volume that are in use, by their numbers.
@@ -238,7 +238,7 @@ fn kind(ino: Ino, info: &BlockInfo, picture: &Picture, block_size: BlockSize) ->
     }
 }
 
-/// What is lost with a data block; `None` if that is nothing.
+/// Returns what is lost with a data block; `None` if that is nothing.
 fn cost_of(
     (ino, offset): Owner,
     bytes: &[u8],

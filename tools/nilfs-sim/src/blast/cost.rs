@@ -1,4 +1,4 @@
-//! What damage may cost, and what it has cost.
+//! Losses that damage may bring, and those that it has brought.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -8,7 +8,7 @@ use nilfs_engine::{FileType, Ino};
 use super::picture::{Picture, Seen};
 use crate::tree::shown;
 
-/// What only some blocks have.
+/// Content that only some blocks have.
 #[derive(Debug, Clone, Default)]
 pub struct Cost {
     /// Bytes of files.
@@ -19,7 +19,7 @@ pub struct Cost {
     pub directories: BTreeSet<Ino>,
     /// Files of which there is nothing without their inodes.
     pub inodes: BTreeSet<Ino>,
-    /// Those among them of which nothing proves that they were durable: a power cut could have left the
+    /// Files among them of which nothing proves that they were durable: a power cut could have left the
     /// same.
     pub unproven: BTreeSet<Ino>,
 }
@@ -29,7 +29,7 @@ pub struct Cost {
 pub struct Loss {
     /// Where.
     pub path: Vec<u8>,
-    /// What.
+    /// Kind of the loss.
     pub kind: LossKind,
     /// Whether the damage may cost that.
     pub allowed: bool,
@@ -39,7 +39,7 @@ pub struct Loss {
     pub unproven: bool,
 }
 
-/// What is lost.
+/// Kind of a loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LossKind {
     /// The name; the file is there under another one.
@@ -81,7 +81,7 @@ impl Cost {
         self.unproven.extend(&other.unproven);
     }
 
-    /// What has become of files between two moments, all of which may be lost with what says so.
+    /// Returns the changes of files between two moments, all of which may be lost with what says so.
     #[must_use]
     pub fn between(before: &Picture, after: &Picture) -> Self {
         let mut cost = Self::default();
@@ -125,7 +125,7 @@ impl Cost {
         self.ranges.is_empty() && self.names.is_empty() && self.inodes.is_empty()
     }
 
-    /// What `found` does not have of what was there. A volume that was repaired, or salvaged, must have
+    /// Returns what `found` does not have of what was there. A volume that was repaired, or salvaged, must have
     /// files that have lost their names; one that is only looked at need not show them.
     #[must_use]
     pub fn losses(&self, was: &Picture, found: &Picture, is_repaired: bool) -> Vec<Loss> {

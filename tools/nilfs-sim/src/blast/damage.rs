@@ -1,4 +1,4 @@
-//! What is done to a volume: one block or a run of bytes goes bad.
+//! Damage to a volume: one block or a run of bytes goes bad.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::blocks::Block;
 use super::cost::Cost;
 use super::samples::Sample;
 
-/// What becomes of what is damaged.
+/// Kind of damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Harm {
     /// One bit is flipped, among those that mean something.
@@ -64,10 +64,10 @@ impl FromStr for Harm {
     }
 }
 
-/// What is damaged, and how.
+/// Damaged bytes of a device, and how they are damaged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// What becomes of it.
+    /// Kind of the damage.
     pub harm: Harm,
     /// Bytes of the device.
     pub bytes: Range<u64>,
@@ -76,9 +76,9 @@ pub struct Damage {
 /// A volume that is damaged.
 #[derive(Debug, Clone)]
 pub struct Patient {
-    /// What is on the device.
+    /// Content of the device.
     pub content: Vec<u8>,
-    /// What of it cannot be read.
+    /// Bytes that cannot be read.
     pub unreadable: Vec<Range<u64>>,
 }
 
@@ -132,7 +132,7 @@ impl Damage {
         sample.blocks.iter().filter(is_touched)
     }
 
-    /// What it may cost.
+    /// Returns what it may cost.
     #[must_use]
     pub fn cost(&self, sample: &Sample) -> Cost {
         let mut cost = Cost::default();

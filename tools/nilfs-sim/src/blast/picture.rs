@@ -1,4 +1,4 @@
-//! What can be seen of the files of a volume, however broken it is.
+//! Files of a volume as they can be seen, however broken it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -20,7 +20,7 @@ const MOST_NAMES: usize = 10_000;
 /// Files by path, with what is wrong with them. The root directory has the empty path.
 #[derive(Debug, Clone, Default)]
 pub struct Picture {
-    /// What the names lead to.
+    /// Files by name.
     pub files: BTreeMap<Vec<u8>, Seen>,
     /// Names that lead to nothing, and what was said.
     pub broken: BTreeMap<Vec<u8>, String>,
@@ -33,7 +33,7 @@ pub struct Picture {
 pub struct Seen {
     /// Its number.
     pub ino: Ino,
-    /// What it is.
+    /// Its type.
     pub kind: FileType,
     /// Its permissions.
     pub mode: u16,
@@ -41,7 +41,7 @@ pub struct Seen {
     pub mtime: Option<Timestamp>,
     /// Content of a file, or the target of a link. What cannot be read is zeros.
     pub bytes: Vec<u8>,
-    /// What cannot be read.
+    /// Bytes that cannot be read.
     pub unreadable: Vec<Range<u64>>,
 }
 
@@ -114,7 +114,7 @@ impl Picture {
     }
 }
 
-/// What `call` returns, in words if it fails; a panic is a failure.
+/// Returns the result of `call`, in words if it fails; a panic is a failure.
 pub fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => result.map_err(|error| error.to_string()),
@@ -122,7 +122,7 @@ pub fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T, String> {
     }
 }
 
-/// What is said of a panic.
+/// Words for a panic.
 pub const PANIC: &str = "a panic";
 
 fn lookup(files: &dyn Files, directory: Ino, name: &[u8]) -> Result<Attr> {

@@ -51,11 +51,11 @@ pub enum Left {
     Crashed,
     /// Made and filled by Linux, and unmounted.
     Linux,
-    /// The same, then mounted here, written, and without power as above.
+    /// As [`Left::Linux`], then mounted here, written, and without power as [`Left::Crashed`].
     LinuxThenCrashed,
 }
 
-/// Which volume.
+/// Name of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Which {
     /// How it was left.
@@ -131,11 +131,11 @@ impl FromStr for Which {
 
 /// A volume before it is damaged.
 pub struct Sample {
-    /// Which it is.
+    /// Its name.
     pub which: Which,
-    /// What is on the device.
+    /// Content of the device.
     pub content: Vec<u8>,
-    /// What was there before each block was written last.
+    /// Content of each block before it was written last.
     pub former: Vec<u8>,
     /// Its files, as a mount shows them.
     pub picture: Picture,
@@ -155,7 +155,7 @@ impl Sample {
     }
 }
 
-/// What a mount shows that only looks, which must be what one shows that writes.
+/// Files that a mount shows which only looks: it must show those of a mount that writes.
 fn look(content: &[u8]) -> Result<Picture, String> {
     let device = || -> Arc<dyn Device> { Arc::new(MemoryDevice::from(content.to_vec())) };
     let fs = Filesystem::mount(device(), options()).map_err(|error| error.to_string())?;
@@ -206,7 +206,7 @@ fn linux_image(which: Which) -> Result<Vec<u8>, String> {
     }
 }
 
-/// What a device holds after all events.
+/// Content of a device after all events.
 fn after(mut content: Vec<u8>, events: &[Event]) -> Vec<u8> {
     for event in events {
         if let Event::Write { offset, bytes } = event {
@@ -217,7 +217,7 @@ fn after(mut content: Vec<u8>, events: &[Event]) -> Vec<u8> {
     content
 }
 
-/// What each block held before it got the content that it has after all events.
+/// Content of each block before it got the content that it has after all events.
 fn former(start: &[u8], events: &[Event], size: usize) -> Vec<u8> {
     let (mut now, mut former) = (start.to_vec(), vec![0; start.len()]);
     for event in events {
@@ -350,7 +350,7 @@ impl Writer {
         Ok(())
     }
 
-    /// What programs have synced, one file after the other, until the power fails.
+    /// Syncs one file after the other, until the power fails.
     fn crash(mut self) -> Result<Lived, String> {
         let synced = self.sync_files().map_err(|error| error.to_string())?;
         let events = self.medium.below().take_events();

@@ -1,4 +1,4 @@
-//! What was found of many damaged volumes, in figures.
+//! Figures of what was found of many damaged volumes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,7 +8,8 @@ use super::damage::Harm;
 use super::samples::Which;
 use super::verdict::{Class, Verdict};
 
-/// What is counted together: a volume, what was damaged, and how. `None`: a run of blocks.
+/// Images that are counted together: those of a volume with the same damage to the same kind of block.
+/// `None`: a run of blocks.
 pub type Row = (Which, Option<Holds>, Harm);
 
 /// Figures of one row.
@@ -21,7 +22,7 @@ struct Figures {
     any: u64,
 }
 
-/// What was found so far.
+/// Findings so far.
 #[derive(Debug, Default)]
 pub struct Tally {
     rows: BTreeMap<Row, Figures>,

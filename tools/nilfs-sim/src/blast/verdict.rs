@@ -1,4 +1,4 @@
-//! What is wrong with what a user gets of a damaged volume.
+//! Faults of what a user gets of a damaged volume.
 //!
 //! * *Panic*: anything does.
 //! * *Silent step back*: a mount, or a check, is content although something is missing that the damage
@@ -36,7 +36,7 @@ pub enum Class {
     Disagree,
     /// More is lost than what was damaged.
     LostMore,
-    /// What is lost is not named.
+    /// A loss is not named.
     Unnamed,
     /// Wrong content gets a right checksum.
     Laundered,
@@ -86,7 +86,7 @@ pub struct Violation {
     pub class: Class,
     /// Where it was seen.
     pub view: &'static str,
-    /// What was seen.
+    /// Observation, in words.
     pub what: String,
 }
 
@@ -99,7 +99,7 @@ impl fmt::Display for Violation {
 /// How a damaged volume is judged.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// What is wrong.
+    /// Violations of the promises.
     pub violations: Vec<Violation>,
     /// Bytes of files that are lost after fsck and a mount.
     pub lost_by_fsck: u64,
@@ -110,7 +110,7 @@ pub struct Verdict {
     /// Mounts that show wrong content of files as if it were right. Without checksums of content, that
     /// is no violation.
     pub shows_noise: bool,
-    /// What was seen, for a person.
+    /// Observations, for a person.
     pub seen: Vec<String>,
 }
 
@@ -339,7 +339,7 @@ impl Judge<'_> {
         }
     }
 
-    /// What a check says of the newest checkpoint.
+    /// Judges what a check says of the newest checkpoint.
     fn checked(&mut self, view: &'static str, report: &Report, newest: Option<Cno>) {
         let is_content = report.worst().is_none_or(|worst| worst < Severity::Warning);
         if report.newest < self.sample.newest && is_content {
@@ -371,7 +371,7 @@ impl Judge<'_> {
         })
     }
 
-    /// What may be lost, and is, must be named. Without a look at the content of files, that is not
+    /// Judges whether each loss is named that may be. Without a look at the content of files, that is not
     /// known to be wrong.
     fn name(&mut self, view: &'static str, seen: &Fsck, losses: &[Loss], scrub: bool) {
         let numbers: BTreeSet<Ino> = match &seen.before {

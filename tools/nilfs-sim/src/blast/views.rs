@@ -21,7 +21,7 @@ use super::samples::options;
 /// The identity that a volume gets if its own is lost.
 const UUID: [u8; 16] = *b"repaired volume!";
 
-/// What a mount shows.
+/// Result of a mount.
 #[derive(Debug, Clone)]
 pub enum Shown {
     /// Nothing, and this is said.
@@ -68,9 +68,9 @@ pub fn look(device: Arc<dyn Device>, rescue: bool) -> Shown {
     }
 }
 
-/// What fsck does.
+/// Result of fsck.
 pub struct Fsck {
-    /// What a check finds.
+    /// Report of a check.
     pub before: Result<Report, String>,
     /// Files that the findings name.
     pub named: Vec<Vec<u8>>,
@@ -82,17 +82,17 @@ pub struct Fsck {
     pub is_safe: bool,
     /// The repairs and what stays, in words.
     pub told: Vec<String>,
-    /// What is left afterwards.
+    /// Volume afterwards.
     pub after: Option<Repaired>,
 }
 
 /// A volume after a repair.
 pub struct Repaired {
-    /// What a check finds then that reads the content of files.
+    /// Report of a check then that reads the content of files.
     pub report: Result<Report, String>,
-    /// What a mount shows.
+    /// Result of a mount.
     pub shown: Shown,
-    /// What went wrong when it was undone.
+    /// Error when it was undone.
     pub undone: Result<(), String>,
 }
 
@@ -180,18 +180,18 @@ pub fn memory() -> PathBuf {
     if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() }
 }
 
-/// What `nilfs salvage` does.
+/// Result of `nilfs salvage`.
 #[derive(Debug)]
 pub struct Salvaged {
     /// Its exit code; `None` if a signal has ended it.
     pub exit: Option<i32>,
-    /// What it says besides.
+    /// Its message.
     pub message: String,
     /// The checkpoint that it has taken.
     pub cno: Cno,
-    /// What has become of each file, by its words.
+    /// State of each file, in its words.
     pub states: BTreeMap<Vec<u8>, String>,
-    /// What it has copied. Files have the numbers that they had.
+    /// Files that it has copied. Files have the numbers that they had.
     pub files: Picture,
 }
 
