@@ -144,7 +144,9 @@ impl<'v, 'd> Checker<'v, 'd> {
         self.find_changed_metadata();
         self.report_unproved(&checkpoints, left_out == 0);
         self.report_undescribed(&checkpoints, left_out == 0);
-        self.findings.into_report(self.newest.cursor(), self.counts)
+        let newest = self.newest.cno;
+        let past = |cno| checkpoints.past(cno, newest);
+        self.findings.into_report(self.newest.cursor(), self.counts, past)
     }
 
     /// The blocks of the newest checkpoint's ifile and of all nodes, about as its inodes lead to them.

@@ -11,7 +11,7 @@ use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino};
 use crate::block_map::Leaf;
 use crate::checker::{Checker, FileAt};
 use crate::correction::{Correction, Position};
-use crate::report::{Location, Rule};
+use crate::report::{Location, PastCheckpoint, Rule};
 use crate::{Checkpoints, Options};
 
 /// `cp_flags`: reserved by the format, never set.
@@ -46,6 +46,13 @@ impl CheckpointTable {
     pub(crate) fn position(&self, cno: Cno) -> Option<Position> {
         let slot = self.layout.slot(cno);
         Some(Position::new(*self.blocks.get(&slot.block)?, slot.offset))
+    }
+
+    /// The checkpoint with this number, if it is valid, and older than the newest.
+    pub(crate) fn past(&self, cno: Cno, newest: Cno) -> Option<PastCheckpoint> {
+        let entry = self.entries.get(&cno).filter(|_| cno < newest)?;
+        let flags = self.position(cno)?.plus(offset_of!(RawCheckpoint, cp_flags));
+        Some(PastCheckpoint { flags, is_snapshot: entry.is_snapshot() })
     }
 
     fn snapshots(&self) -> impl Iterator<Item = (Cno, &RawCheckpoint)> {

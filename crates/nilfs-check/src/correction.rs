@@ -116,7 +116,7 @@ pub enum Correction {
         /// What the log says.
         written: Cno,
     },
-    /// A checkpoint has nothing that could be read. It is to be given up.
+    /// A checkpoint of the past cannot be used. It is to be given up.
     Checkpoint {
         /// Where its flags are.
         at: Position,
@@ -285,7 +285,7 @@ impl fmt::Display for Correction {
             Self::Block { .. } => f.write_str("make the block anew from what the logs say"),
             Self::DatEntry { .. } => f.write_str("set the entry to what the logs say"),
             Self::Start { .. } => f.write_str("set it to what the rest of the log says"),
-            Self::Checkpoint { .. } => f.write_str("give up the checkpoint, which is empty"),
+            Self::Checkpoint { .. } => f.write_str("give up the checkpoint"),
             Self::Pointer { .. } => f.write_str("set the pointer to what the logs say"),
             Self::Unmapped { .. } => {
                 f.write_str("put blocks into the map that the logs have for it")

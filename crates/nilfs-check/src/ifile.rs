@@ -70,8 +70,7 @@ impl Checker<'_, '_> {
         };
         self.check_metadata_inode(file, &inode, &tree);
         if tree.blocks == 0 && !present {
-            let at = checkpoints.position(cno);
-            let at = at.map(|at| at.plus(offset_of!(RawCheckpoint, cp_flags)));
+            let at = checkpoints.past(cno, self.newest.cno).map(|past| past.flags);
             self.error(Rule::Checkpoint, Location::checkpoint(cno), || {
                 "no block of its ifile is there, so there is nothing in it".into()
             })

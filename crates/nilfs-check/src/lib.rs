@@ -70,7 +70,7 @@ use crate::volume::Volume;
 
 pub use correction::{Correction, Holder, Part, Position, TypeClaim};
 pub use progress::{Observer, Step};
-pub use report::{Counts, Finding, Location, Report, Rule, Severity};
+pub use report::{Counts, Finding, Location, PastCheckpoint, Report, Rule, Severity};
 
 /// Which checkpoints are walked. The newest always is, and the entries of all are checked.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,13 +4,13 @@
 //! findings of a rule and counts the others, so a report stays readable and bounded.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 
 use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
 
-use crate::correction::Correction;
+use crate::correction::{Correction, Position};
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -299,6 +299,17 @@ pub struct Report {
     pub newest_log: LogCursor,
     /// What there is on the volume.
     pub counts: Counts,
+    /// The checkpoints of the past in which errors were found, and whose entries are there.
+    pub faulty_past: BTreeMap<Cno, PastCheckpoint>,
+}
+
+/// A checkpoint that is not the newest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PastCheckpoint {
+    /// Place of the flags in its entry.
+    pub flags: Position,
+    /// Whether it is a snapshot.
+    pub is_snapshot: bool,
 }
 
 impl Report {
@@ -445,15 +456,25 @@ impl Findings {
         self.kept.is_empty()
     }
 
-    pub(crate) fn into_report(self, newest_log: LogCursor, counts: Counts) -> Report {
+    /// Makes a report of all this. `past` returns the checkpoint of the past with a number.
+    pub(crate) fn into_report(
+        self,
+        newest_log: LogCursor,
+        counts: Counts,
+        past: impl Fn(Cno) -> Option<PastCheckpoint>,
+    ) -> Report {
         let mut findings: Vec<Finding> = self.kept.into_values().flatten().collect();
         findings.sort_by_key(|finding| Reverse(finding.severity));
+        let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
+        let faulty: BTreeSet<Cno> = errors.filter_map(|error| error.place.checkpoint).collect();
+        let faulty_past = faulty.into_iter().filter_map(|cno| Some((cno, past(cno)?))).collect();
         Report {
             findings,
             omitted: self.omitted.into_iter().collect(),
             newest: newest_log.cno,
             newest_log,
             counts,
+            faulty_past,
         }
     }
 }

@@ -19,6 +19,7 @@ use nilfs_ondisk::superblock::{LogCursor, Superblock};
 use nilfs_ondisk::{BlockNr, BlockSize, Geometry, Ino, SegNum, Seq};
 
 use crate::anew::{self, Anew, Replacement};
+use crate::broken_past::Doomed;
 use crate::contradicted::Disputed;
 use crate::dat::{self, Dat};
 use crate::evidence::{self, Doubt};
@@ -102,6 +103,8 @@ pub(crate) struct Draft {
     pub(crate) nameless: Nameless,
     /// Files of which something was made anew: if they have fewer blocks then, something is lost.
     remade: BTreeSet<Ino>,
+    /// Checkpoints of the past that may have to be given up.
+    pub(crate) doomed: Doomed,
 }
 
 /// What a correction comes to.
@@ -149,6 +152,7 @@ impl Draft {
             proved_targets: HashMap::new(),
             nameless: Nameless::default(),
             remade: BTreeSet::new(),
+            doomed: Doomed::default(),
         }
     }
 
@@ -189,6 +193,9 @@ impl Draft {
     /// Corrects the draft, of which a check has said this, until the checker has nothing more to
     /// correct. Returns what it says then.
     pub(crate) fn correct(&mut self, mut report: Report) -> Result<Report, RepairError> {
+        if !self.in_view {
+            self.doomed = Doomed::of(&report);
+        }
         for _ in 0..ROUNDS {
             if !self.apply(&report)? {
                 break;
@@ -304,7 +311,9 @@ impl Draft {
                 return Ok(true);
             }
         }
-        Ok(self.give_names_back(report)? || self.apply_stage(report, Stage::Counts)?)
+        Ok(self.give_up_broken_past(report)?
+            || self.give_names_back(report)?
+            || self.apply_stage(report, Stage::Counts)?)
     }
 
     /// How many names of files are missing that the present or a checkpoint of the past has.
@@ -484,7 +493,7 @@ impl Draft {
 
     /// Makes one correction. `None` if it was made too often: then others say otherwise, and there is
     /// no way to keep all rules. `None`, too, if nothing is known of what it should be.
-    fn make(
+    pub(crate) fn make(
         &mut self,
         correction: &Correction,
         (finding, report): (&Finding, &Report),
@@ -681,7 +690,7 @@ impl Draft {
     }
 
     /// Why nothing can be corrected in a block, if its segment cannot be emptied.
-    fn is_immovable(&self, block: BlockNr) -> io::Result<Option<String>> {
+    pub(crate) fn is_immovable(&self, block: BlockNr) -> io::Result<Option<String>> {
         if self.immovable.is_empty() {
             return Ok(None);
         }
@@ -726,13 +735,17 @@ impl Draft {
         Ok((bytes.len() as u64 == header.summary_blocks * size.bytes64()).then_some(bytes))
     }
 
-    fn block_size(&self) -> io::Result<u64> {
+    pub(crate) fn block_size(&self) -> io::Result<u64> {
         let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
         Ok(superblock.geometry().block_size.bytes64())
     }
 
     /// Makes the checksums right of the logs that have these blocks, given in order.
-    fn seal_logs(&mut self, superblock: &Superblock, blocks: &[BlockNr]) -> io::Result<()> {
+    pub(crate) fn seal_logs(
+        &mut self,
+        superblock: &Superblock,
+        blocks: &[BlockNr],
+    ) -> io::Result<()> {
         let geometry = superblock.geometry();
         let mut rest = blocks;
         while let Some(first) = rest.first() {

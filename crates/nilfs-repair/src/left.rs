@@ -17,7 +17,7 @@ const UNREADABLE: &str =
     "nothing tells what was there; the files that need it have to come from a backup";
 
 const PAST: &str = "what other checkpoints have in common with this one would become wrong, or \
-    nothing tells what was there; that ends when the checkpoint is deleted";
+    nothing tells what was there";
 
 impl Plan {
     /// Says of each error that is left why it is.
@@ -35,12 +35,19 @@ impl Plan {
 
 /// Why an error of a report is left.
 fn why(finding: &Finding, report: &Report) -> String {
-    let is_past = finding.place.checkpoint.is_some_and(|cno| cno < report.newest);
-    let why = match finding.rule {
-        Rule::Log => UNPROVED,
-        Rule::Readable => UNREADABLE,
-        _ if is_past => PAST,
-        _ => return format!("no repair is known that leaves fewer errors; {COPY_OUT}"),
-    };
-    why.to_owned()
+    match (finding.rule, finding.place.checkpoint.filter(|cno| *cno < report.newest)) {
+        (Rule::Log, _) => UNPROVED.to_owned(),
+        (Rule::Readable, _) => UNREADABLE.to_owned(),
+        (_, None) => format!("no repair is known that leaves fewer errors; {COPY_OUT}"),
+        (_, Some(cno)) => {
+            let is_snapshot = report.faulty_past.get(&cno).is_some_and(|past| past.is_snapshot);
+            let first = match is_snapshot {
+                true => format!("nilfs snapshot delete DEVICE {cno} and "),
+                false => String::new(),
+            };
+            format!(
+                "{PAST}; that ends when the checkpoint goes, by {first}nilfs checkpoints delete DEVICE {cno}"
+            )
+        }
+    }
 }

@@ -22,6 +22,7 @@
 //! its own that finds or writes logs, which is the engine's.
 
 mod anew;
+mod broken_past;
 mod contradicted;
 mod dat;
 mod draft;
