@@ -53,9 +53,11 @@ const OF_A_VOLUME: [&str; 33] = [
     "mount -o ro,rescue V D",
 ];
 
-/// Commands that need a volume that is mounted.
-const OF_A_MOUNT: [&str; 6] =
-    ["status V", "metrics V", "undelete -n V", "restore V@1", "defrag V", "umount V"];
+/// Commands that ask the process that serves a volume.
+const OF_A_SERVED_VOLUME: [&str; 2] = ["status V", "metrics V"];
+
+/// Commands that need a file on a mount.
+const OF_A_MOUNT: [&str; 4] = ["undelete -n V", "restore V@1", "defrag V", "umount V"];
 
 /// Commands that take no volume, or make one.
 const OF_NO_VOLUME: [&str; 3] = ["help", "list", "mkfs"];
@@ -152,7 +154,7 @@ impl Operands {
 /// Makes a volume that `change` damages.
 fn broken(path: &Path, change: impl FnOnce(&File)) {
     fs::copy(Image::ours("--size 16M -B 64").path(), path).unwrap();
-    change(&File::options().write(true).open(path).unwrap());
+    change(&File::options().read(true).write(true).open(path).unwrap());
 }
 
 /// Overwrites all logs of a volume.
@@ -188,6 +190,8 @@ fn marks() -> Vec<Mark> {
                 0123456789abcdefghijklmnopqrstuv";
     let fat = b"\xeb\x3c\x90mkfs.fat\0\x02\x04\x04\0\x02\0\x02\0\xa0\xf8\x28\0";
     let swap = [1, 5119, 0_u32].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let mut f2fs = vec![0x10, 0x20, 0xf5, 0xf2];
+    f2fs.extend([1, 0, 16, 0]);
     let boot_of = |at, bytes| vec![(at, bytes), boot.clone()];
     let with = |mut all: Vec<_>, more| {
         all.push(more);
@@ -205,6 +209,13 @@ fn marks() -> Vec<Mark> {
             with(boot_of(0, fat.to_vec()), (54, b"FAT16   ".to_vec())),
             &["it holds vfat data", "mount -t vfat"],
         ),
+        ("xfs", vec![(0, xfs())], &["it holds xfs data", "mount -t xfs"]),
+        (
+            "btrfs",
+            vec![(0x10040, b"_BHRfS_M".to_vec())],
+            &["it holds btrfs data", "mount -t btrfs"],
+        ),
+        ("f2fs", vec![(1024, f2fs)], &["it holds f2fs data", "mount -t f2fs"]),
         (
             "swap",
             vec![(1024, swap), (4086, b"SWAPSPACE2".to_vec())],
@@ -213,6 +224,26 @@ fn marks() -> Vec<Mark> {
         ("luks", vec![(0, luks)], &["crypto_LUKS data", "cryptsetup open"]),
         ("lvm", vec![(512, lvm.to_vec())], &["LVM2_member data", "logical volumes", "lvs"]),
     ]
+}
+
+/// Superblock of XFS, as far as wipefs wants to see it.
+fn xfs() -> Vec<u8> {
+    let mut block = vec![0; 512];
+    let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, b"XFSB");
+    let (block_size, blocks) = (4096_u32, (SIZE / 4096) as u32);
+    put(4, &block_size.to_be_bytes());
+    put(8, &u64::from(blocks).to_be_bytes());
+    for (at, number) in [(80, 1), (84, blocks / 4), (88, 4), (96, 512_u32)] {
+        put(at, &number.to_be_bytes());
+    }
+    for (at, number) in [(100, 4_u16), (102, 512), (104, 256), (106, 16)] {
+        put(at, &number.to_be_bytes());
+    }
+    // Logarithms of the sizes of a block, a sector, an inode, of inodes in a block and of a group.
+    put(120, &[12, 9, 8, 4, 11]);
+    put(127, &[25]);
+    block
 }
 
 fn operands() -> Operands {
@@ -245,9 +276,21 @@ fn operands() -> Operands {
     them.file("ext4", SIZE, &[], &["it holds ext4 data", "mount -t ext4"]);
     let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(them.path("ext4")).status();
     assert!(made.unwrap().success());
+    let places = [1024, (16 << 20) - 4096];
     let without = |file: &File| {
-        for at in [1024, (16 << 20) - 4096] {
+        for at in places {
             file.write_all_at(&[0; 1024], at).unwrap();
+        }
+    };
+    let garbage = |file: &File| {
+        places.iter().for_each(|at| file.write_all_at(&[0xa5; 1024], *at).unwrap());
+    };
+    // In the checksum of the one, and in the magic number of the other.
+    let bits = |file: &File| {
+        for (at, field) in places.into_iter().zip([16, 6]) {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, at + field).unwrap();
+            file.write_all_at(&[byte[0] ^ 8], at + field).unwrap();
         }
     };
     let advice = &[
@@ -257,6 +300,8 @@ fn operands() -> Operands {
         "rescue",
     ];
     them.broken("without superblocks", without, advice, &HELPERS);
+    them.broken("with garbage for superblocks", garbage, advice, &HELPERS);
+    them.broken("with a bit wrong in each superblock", bits, advice, &HELPERS);
     let short = |file: &File| file.set_len(8 << 20).unwrap();
     let advice = &["8 MiB shorter than the volume on it", "nilfs salvage"];
     them.broken("cut short", short, advice, &HELPERS);
@@ -304,7 +349,8 @@ fn each_command_says_what_is_in_the_place_of_a_volume() {
     let them = operands();
     for Operand { path, code, words, not } in &them.all {
         let before = fs::read(path).ok();
-        for line in OF_A_VOLUME.iter().filter(|line| !not.contains(line)) {
+        let of_a_volume = OF_A_VOLUME.iter().chain(&OF_A_SERVED_VOLUME);
+        for line in of_a_volume.filter(|line| !not.contains(line)) {
             let directory = tempfile::tempdir().unwrap();
             let said = refused(&mut command(line, path, directory.path()), *code);
             assert!(said.contains(path.to_str().unwrap()), "{line}: {said}");
@@ -375,7 +421,8 @@ fn no_command_is_left_out() {
     let of_line = |line: &str| line.split_whitespace().next().unwrap().to_owned();
     let listed: BTreeSet<String> =
         commands.lines().filter(|line| !line.starts_with("   ")).map(of_line).collect();
-    let tables = OF_A_VOLUME.iter().chain(&OF_A_MOUNT).chain(&OF_NO_VOLUME);
+    let of_a_volume = OF_A_VOLUME.iter().chain(&OF_A_SERVED_VOLUME);
+    let tables = of_a_volume.chain(&OF_A_MOUNT).chain(&OF_NO_VOLUME);
     assert_eq!(tables.map(|line| of_line(line)).collect::<BTreeSet<_>>(), listed);
 }
 

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::Administration;
 use super::offline::Offline;
 use crate::control::Client;
-use crate::exit::{Failure, Status};
+use crate::exit::{self, Failure, Status};
 use crate::interrupt;
 
 /// What is to be done with a volume that is not mounted.
@@ -78,11 +78,16 @@ impl Target {
     /// Somebody to ask about a volume that is mounted.
     ///
     /// # Errors
-    /// It is not.
+    /// It is not mounted, or is no volume that could be.
     pub fn client(&self) -> anyhow::Result<Client> {
         match self {
             Self::Mounted { node, .. } => Ok(Client::new(node)),
             Self::Unmounted(device) => {
+                if let Err(error) = crate::image::open_volume(device)
+                    && exit::status_of(&error) == Status::NotAVolume
+                {
+                    return Err(error);
+                }
                 let device = device.display();
                 let message =
                     format!("{device} is not mounted by nilfs; nilfs mount {device} DIR mounts it");
