@@ -337,6 +337,36 @@ fn content_is_read_when_that_is_asked() {
     }
 }
 
+/// Only metadata had been looked at, and no word said so; and that something was to be lost was said without
+/// what can be saved before.
+#[test]
+fn where_a_volume_is_damaged_the_other_commands_are_named_that_help() {
+    let scrub = |volume: &Volume| format!("nilfs scrub {} tells", volume.image.display());
+    let salvage = |volume: &Volume| format!("nilfs salvage {} --to DIR", volume.image.display());
+    let says = |volume: &Volume, line: &str, expected: [bool; 2]| {
+        let ended = volume.nilfs(line);
+        let said = [scrub(volume), salvage(volume)].map(|it| ended.stdout.contains(&it));
+        assert_eq!(said, expected, "{line}: {ended:?}");
+    };
+    let sound = volume();
+    for line in ["check IMAGE", "fsck -n IMAGE", "fsck -p IMAGE", "fsck -y IMAGE"] {
+        says(&sound, line, [false, false]);
+    }
+    let volume = synced_volume();
+    forge_records(&volume.image, 1, |head| head[4] = 2);
+    for line in ["check IMAGE", "fsck -n IMAGE", "fsck -p IMAGE", "fsck -i IMAGE"] {
+        says(&volume, line, [true, true]);
+    }
+    says(&volume, "check --scrub IMAGE", [false, true]);
+    says(&volume, "fsck -y IMAGE", [true, false]);
+    says(&volume, "check IMAGE", [false, false]);
+    let volume = without_superblocks();
+    // Nor can it be scrubbed.
+    says(&volume, "fsck -n IMAGE", [false, true]);
+    says(&volume, "fsck -y IMAGE", [true, false]);
+    volume.nilfs("scrub IMAGE").output();
+}
+
 /// The second of two sync logs is of a newer version.
 #[test]
 fn what_cannot_be_rolled_forward_is_listed_and_given_up_only_with_yes() {

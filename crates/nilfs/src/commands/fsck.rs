@@ -141,6 +141,13 @@ pub struct Order {
     pub device: PathBuf,
 }
 
+impl Order {
+    /// Whether the content of files is read.
+    fn reads_content(&self) -> bool {
+        self.scrub || self.accept
+    }
+}
+
 /// What has become of a volume.
 #[derive(Debug)]
 pub enum Outcome {
@@ -217,7 +224,7 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
     let mut plan = {
         let uuid = *names::new_uuid()?.as_bytes();
         let options = Options {
-            read_content: order.scrub || order.accept,
+            read_content: order.reads_content(),
             newest,
             foreign: foreign.clone(),
             ..Options::default()
@@ -237,7 +244,7 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
             Mode::Safe => plan.risk() == Risk::Safe,
             Mode::All => true,
             Mode::Ask => {
-                print(&plan, false, order.verbose)?;
+                print(&plan, false, order, &path)?;
                 output::flush()?;
                 ask(&plan)?
             }
@@ -249,7 +256,7 @@ pub fn check_and_repair(order: &Order) -> anyhow::Result<Outcome> {
     let printed = match (order.json, asks) {
         (true, _) => output::json(&record(&plan, agreed)),
         (false, true) => Ok(()),
-        (false, false) => print(&plan, agreed, order.verbose),
+        (false, false) => print(&plan, agreed, order, &path),
     };
     if let Some(RepairError::Scratch(error)) = plan.obstacle {
         return Err(anyhow::Error::new(error).context(path.display().to_string()));
@@ -419,9 +426,10 @@ fn undo(file: &Path, path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print(plan: &Plan, done: bool, verbose: bool) -> anyhow::Result<()> {
+/// Prints the plan, of which all may be `done`.
+fn print(plan: &Plan, done: bool, order: &Order, path: &Path) -> anyhow::Result<()> {
     let mut out = io::BufWriter::new(output::out());
-    let most = if verbose { usize::MAX } else { EXAMPLES };
+    let most = if order.verbose { usize::MAX } else { EXAMPLES };
     let repairs = by_fault(plan);
     let mut shown = HashSet::new();
     match &plan.before {
@@ -469,7 +477,33 @@ fn print(plan: &Plan, done: bool, verbose: bool) -> anyhow::Result<()> {
         groups.add(Line::new("not repaired", format!("{}: {}", kept.fault, kept.why)));
     }
     groups.print(&mut out, most)?;
+    for note in notes(plan, done, order, path) {
+        writeln!(out, "note: {}", printable(note.as_bytes()))?;
+    }
     Ok(out.flush()?)
+}
+
+/// Advice about other commands, where something is wrong.
+fn notes(plan: &Plan, done: bool, order: &Order, path: &Path) -> Vec<String> {
+    let path = path.display();
+    let mut notes = Vec::new();
+    // A scrub, too, takes a volume that can be checked.
+    let is_damaged = match &plan.before {
+        Ok(report) => !report.is_consistent(),
+        Err(_) => done,
+    };
+    if is_damaged && !order.reads_content() {
+        notes.push(format!(
+            "the content of files was not read; nilfs scrub {path} tells which of it is damaged"
+        ));
+    }
+    if plan.can_be_applied() && plan.risk() == Risk::Loses && !done {
+        notes.push(format!(
+            "these repairs give something up; before that, nilfs salvage {path} --to DIR copies out what can \
+             be read"
+        ));
+    }
+    notes
 }
 
 /// What is done about which fault; the first of several.
