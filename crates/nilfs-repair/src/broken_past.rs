@@ -75,6 +75,7 @@ impl Draft {
                 ),
                 risk: Risk::Loses,
                 files: BTreeSet::new(),
+                paths: Vec::new(),
             });
             let superblock = superblocks::best(&*self.device)?;
             self.seal_logs(&superblock, &touched)?;

@@ -251,6 +251,7 @@ impl Draft {
                             .to_owned(),
                     risk: Risk::Loses,
                     files: BTreeSet::new(),
+                    paths: Vec::new(),
                 });
             }
         }
@@ -294,6 +295,7 @@ impl Draft {
                     action: "put zeros there, if the file still has them".to_owned(),
                     risk: Risk::Loses,
                     files: BTreeSet::from([ino]),
+                    paths: Vec::new(),
                 });
             }
             self.device.write_at(block.0 * size, &[IoSlice::new(&vec![0; size as usize])])?;
@@ -900,5 +902,11 @@ fn wanted_names(misled: &BTreeSet<MisledName>, report: &Report) -> Wanted {
 
 fn repair_of(finding: &Finding, action: String, risk: Risk) -> Repair {
     let fault = finding.fault();
-    Repair { fault, action, risk, files: finding.place.ino.into_iter().collect() }
+    Repair {
+        fault,
+        action,
+        risk,
+        files: finding.place.ino.into_iter().collect(),
+        paths: Vec::new(),
+    }
 }

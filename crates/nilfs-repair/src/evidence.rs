@@ -79,6 +79,7 @@ impl Doubt {
             action: "take what is there for what was written".to_owned(),
             risk: Risk::Loses,
             files: BTreeSet::from([self.ino]),
+            paths: Vec::new(),
         }
     }
 }

@@ -82,12 +82,15 @@ pub enum Risk {
 pub struct Repair {
     /// What is wrong, and where.
     pub fault: String,
-    /// What is done.
+    /// What is done, without the paths of files.
     pub action: String,
     /// Whether something is lost by that.
     pub risk: Risk,
     /// The files that it is about, to be named by their paths.
     files: BTreeSet<Ino>,
+    /// Paths of the files, as far as they are known: of each of which something is lost, and not of very
+    /// many.
+    paths: Vec<String>,
 }
 
 impl Repair {
@@ -96,11 +99,28 @@ impl Repair {
     pub fn file(&self) -> Option<Ino> {
         self.files.first().copied().filter(|_| self.files.len() == 1)
     }
+
+    /// Returns what is done, with the paths of the files of which something is lost.
+    #[must_use]
+    pub fn action_by_path(&self) -> String {
+        let action = &self.action;
+        match (&self.paths[..], self.files.len()) {
+            ([], _) => action.clone(),
+            ([path], 1) => format!("{path}: {action}"),
+            (paths, all) => {
+                let more = match all - paths.len() {
+                    0 => String::new(),
+                    more => format!(" and {more} more"),
+                };
+                format!("{action}: {}{more}", paths.join(", "))
+            }
+        }
+    }
 }
 
 impl fmt::Display for Repair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.fault, self.action)
+        write!(f, "{}: {}", self.fault, self.action_by_path())
     }
 }
 

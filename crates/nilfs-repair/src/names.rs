@@ -145,7 +145,13 @@ fn is_dot(name: &[u8]) -> bool {
 }
 
 fn repair(ino: Ino, fault: String, action: String, risk: Risk) -> Repair {
-    Repair { fault: format!("inode {ino}: {fault}"), action, risk, files: BTreeSet::from([ino]) }
+    Repair {
+        fault: format!("inode {ino}: {fault}"),
+        action,
+        risk,
+        files: BTreeSet::from([ino]),
+        paths: Vec::new(),
+    }
 }
 
 /// The directory for files without a name, which is made if it is missing, and its name.

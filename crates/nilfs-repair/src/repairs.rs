@@ -44,7 +44,7 @@ mod tests {
         for nth in 0..3 * FINDINGS_PER_RULE as u64 {
             let risk = if nth % 3 == 0 { Risk::Loses } else { Risk::Safe };
             let (fault, action, files) = (nth.to_string(), String::new(), BTreeSet::new());
-            repairs.push(Repair { fault, action, risk, files });
+            repairs.push(Repair { fault, action, risk, files, paths: Vec::new() });
         }
         assert_eq!(repairs.count(), 3 * FINDINGS_PER_RULE as u64);
         assert_eq!(repairs.listed.len(), FINDINGS_PER_RULE);

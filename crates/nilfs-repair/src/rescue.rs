@@ -229,7 +229,7 @@ fn repair(
         ));
     }
     let risk = if origin != Origin::Copy || !later.is_empty() { Risk::Loses } else { Risk::Safe };
-    Repair { fault: fault.to_owned(), action, risk, files }
+    Repair { fault: fault.to_owned(), action, risk, files, paths: Vec::new() }
 }
 
 /// A time of a log for people.

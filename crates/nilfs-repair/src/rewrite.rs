@@ -119,19 +119,8 @@ fn name_files(fs: &Filesystem, repairs: &mut [Repair]) {
     let wanted = losing.flat_map(|it| it.files.iter().copied().filter(is_users)).collect();
     let paths = names::paths(fs, &wanted);
     for repair in repairs.iter_mut().filter(|repair| repair.risk == Risk::Loses) {
-        let named: Vec<_> = repair.files.iter().filter_map(|ino| paths.get(ino)).collect();
-        match (&named[..], repair.files.len()) {
-            ([], _) => {}
-            ([path], 1) => repair.action = format!("{path}: {}", repair.action),
-            (paths, all) => {
-                let shown = paths.len().min(MOST_NAMED);
-                let list: Vec<&str> = paths[..shown].iter().map(|path| &path[..]).collect();
-                repair.action.push_str(&format!(": {}", list.join(", ")));
-                if shown < all {
-                    repair.action.push_str(&format!(" and {} more", all - shown));
-                }
-            }
-        }
+        let named = repair.files.iter().filter_map(|ino| paths.get(ino));
+        repair.paths = named.take(MOST_NAMED).cloned().collect();
     }
 }
 

@@ -183,6 +183,7 @@ impl WrongBits<'_> {
             action: "set it to the size of every super root".to_owned(),
             risk: Risk::Safe,
             files: BTreeSet::new(),
+            paths: Vec::new(),
         });
         Ok(())
     }
@@ -270,6 +271,7 @@ impl WrongBits<'_> {
             ),
             risk: Risk::Safe,
             files: file.into_iter().collect(),
+            paths: Vec::new(),
         });
         Ok(())
     }

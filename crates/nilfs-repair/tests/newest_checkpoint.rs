@@ -25,7 +25,7 @@ fn goes_back(damage: impl Fn(&mut Image)) {
         let patient = Patient::new(image);
         let plan = patient.heal();
         assert_eq!(plan.risk(), Risk::Loses, "{:?}", plan.repairs);
-        let action = &plan.repairs[0].action;
+        let action = plan.repairs[0].action_by_path();
         let of_which = format!("go on from checkpoint {last_but_one} of 2");
         assert!(action.starts_with(&of_which) && action.contains("and give up"), "{action}");
         // The other one has not been there before.

@@ -22,7 +22,7 @@ use nilfs_repair::{
 };
 use serde::Serialize;
 
-use self::groups::{EXAMPLES, Groups, Line};
+use self::groups::{EXAMPLES, Groups, Line, Words};
 pub use self::watch::watch;
 use super::tune::open_unmounted;
 use crate::administration::{Administration, Target, mount_of};
@@ -441,9 +441,8 @@ fn print(plan: &Plan, done: bool, order: &Order, path: &Path) -> anyhow::Result<
                 groups.add(Line {
                     label: finding.severity.to_string(),
                     subject: Some(finding.rule.to_string()),
-                    kind: finding.message.clone(),
-                    text: with_path(plan, finding),
-                    repair: repair.map(|repair| repair.action.clone()),
+                    words: Words { kind: finding.message.clone(), text: with_path(plan, finding) },
+                    repair: repair.map(|repair| action(repair)),
                 });
             }
             groups.print(&mut out, most)?;
@@ -455,7 +454,7 @@ fn print(plan: &Plan, done: bool, order: &Order, path: &Path) -> anyhow::Result<
             let fault = error.to_string();
             writeln!(out, "error: {}", printable(fault.as_bytes()))?;
             for repair in plan.repairs.iter().filter(|repair| repair.fault == fault) {
-                writeln!(out, "  repair: {}", printable(repair.action.as_bytes()))?;
+                writeln!(out, "  repair: {}", printable(repair.action_by_path().as_bytes()))?;
                 shown.insert(&repair.fault[..]);
             }
         }
@@ -463,7 +462,8 @@ fn print(plan: &Plan, done: bool, order: &Order, path: &Path) -> anyhow::Result<
     // What comes to light only when something else has been repaired.
     let mut groups = Groups::default();
     for repair in plan.repairs.iter().filter(|repair| !shown.contains(&repair.fault[..])) {
-        groups.add(Line::new("repair", repair.to_string()));
+        let kind = format!("{}: {}", repair.fault, repair.action);
+        groups.add(Line::new("repair", Words { kind, text: repair.to_string() }));
     }
     groups.print(&mut out, most)?;
     for (risk, count) in &plan.omitted {
@@ -474,7 +474,10 @@ fn print(plan: &Plan, done: bool, order: &Order, path: &Path) -> anyhow::Result<
     plan.lost.iter().try_for_each(|log| SyncedLog::new(log).print(&mut out, fate))?;
     let mut groups = Groups::default();
     for kept in plan.kept.iter().chain(&plan.doubtful) {
-        groups.add(Line::new("not repaired", format!("{}: {}", kept.fault, kept.why)));
+        let text = format!("{}: {}", kept.fault, kept.why);
+        // Of content, the fault is nothing but the path of a file and the place there.
+        let kind = if plan.doubtful.contains(kept) { &kept.why } else { &text };
+        groups.add(Line::new("not repaired", Words { kind: kind.clone(), text }));
     }
     groups.print(&mut out, most)?;
     for note in notes(plan, done, order, path) {
@@ -504,6 +507,11 @@ fn notes(plan: &Plan, done: bool, order: &Order, path: &Path) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// What a repair does.
+fn action(repair: &Repair) -> Words {
+    Words { kind: repair.action.clone(), text: repair.action_by_path() }
 }
 
 /// What is done about which fault; the first of several.
@@ -608,7 +616,7 @@ fn record(plan: &Plan, repaired: bool) -> Record {
     let kept = |kept: &Kept| KeptRecord { fault: kept.fault.clone(), reason: kept.why.clone() };
     let repair = |repair: &Repair| RepairRecord {
         fault: repair.fault.clone(),
-        action: repair.action.clone(),
+        action: repair.action_by_path(),
         loses: repair.risk == Risk::Loses,
     };
     let left = plan.after.as_ref().or(plan.before.as_ref().ok());
@@ -639,7 +647,7 @@ fn report_record(plan: &Plan, report: &Report) -> ReportRecord {
         segment: finding.place.segment.map(|it| it.0),
         checkpoint: finding.place.checkpoint.map(|it| it.0),
         message: finding.message.clone(),
-        repair: repairs.get(&finding.fault()[..]).map(|repair| repair.action.clone()),
+        repair: repairs.get(&finding.fault()[..]).map(|repair| repair.action_by_path()),
     };
     let omitted = report.omitted.iter();
     ReportRecord {

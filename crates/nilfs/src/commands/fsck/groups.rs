@@ -8,24 +8,30 @@ use crate::output::printable;
 /// Lines of one kind that are shown; of more, their number is.
 pub(super) const EXAMPLES: usize = 3;
 
+/// A text, and its kind.
+pub(super) struct Words {
+    /// Part of the text that is equal, but for numbers, in all texts of a kind: without the paths of files.
+    pub kind: String,
+    /// All of it.
+    pub text: String,
+}
+
 /// A finding or a repair, to be shown.
 pub(super) struct Line {
     /// Words that come before the text, such as `error`.
     pub label: String,
     /// Subject of the text, in a word or two.
     pub subject: Option<String>,
-    /// Text that is equal, but for numbers, in all lines of a kind.
-    pub kind: String,
-    /// All of it.
-    pub text: String,
+    /// Finding or repair.
+    pub words: Words,
     /// Repair that would put the finding right.
-    pub repair: Option<String>,
+    pub repair: Option<Words>,
 }
 
 impl Line {
-    /// A line that is of one kind with those that differ from it in numbers.
-    pub fn new(label: &str, text: String) -> Self {
-        Self { label: label.to_owned(), subject: None, kind: text.clone(), text, repair: None }
+    /// A line without a subject and a repair.
+    pub fn new(label: &str, words: Words) -> Self {
+        Self { label: label.to_owned(), subject: None, words, repair: None }
     }
 }
 
@@ -39,8 +45,8 @@ pub(super) struct Groups {
 impl Groups {
     /// Adds a line.
     pub fn add(&mut self, line: Line) {
-        let repair = line.repair.as_deref().map(without_particulars);
-        let kind = without_particulars(&line.kind);
+        let repair = line.repair.as_ref().map(|repair| without_particulars(&repair.kind));
+        let kind = without_particulars(&line.words.kind);
         let kind = (line.label.clone(), line.subject.clone(), kind, repair);
         let nth = *self.known.entry(kind).or_insert(self.groups.len());
         match self.groups.get_mut(nth) {
@@ -56,16 +62,16 @@ impl Groups {
             let label = &first.label;
             if group.len() <= most {
                 for line in group {
-                    writeln!(out, "{label}: {}", printable(line.text.as_bytes()))?;
+                    writeln!(out, "{label}: {}", printable(line.words.text.as_bytes()))?;
                     print_repair(out, line, "  ")?;
                 }
                 continue;
             }
             let subject = first.subject.as_ref().map(|it| format!("{it}: ")).unwrap_or_default();
             let count = group.len();
-            writeln!(out, "{label}: {subject}{count} of one kind (--verbose shows all), such as")?;
+            writeln!(out, "{label}: {subject}{count} of one kind (-v shows all), such as")?;
             for line in &group[..most] {
-                writeln!(out, "  {}", printable(line.text.as_bytes()))?;
+                writeln!(out, "  {}", printable(line.words.text.as_bytes()))?;
                 print_repair(out, line, "    ")?;
             }
         }
@@ -75,7 +81,7 @@ impl Groups {
 
 fn print_repair(out: &mut impl Write, line: &Line, indent: &str) -> io::Result<()> {
     match &line.repair {
-        Some(repair) => writeln!(out, "{indent}repair: {}", printable(repair.as_bytes())),
+        Some(repair) => writeln!(out, "{indent}repair: {}", printable(repair.text.as_bytes())),
         None => Ok(()),
     }
 }
@@ -108,9 +114,13 @@ fn without_particulars(text: &str) -> String {
 mod tests {
     use super::*;
 
+    fn words(text: &str) -> Words {
+        Words { kind: text.to_owned(), text: text.to_owned() }
+    }
+
     fn line(text: &str, repair: Option<&str>) -> Line {
-        let repair = repair.map(str::to_owned);
-        Line { subject: Some("things".to_owned()), repair, ..Line::new("error", text.to_owned()) }
+        let repair = repair.map(words);
+        Line { subject: Some("things".to_owned()), repair, ..Line::new("error", words(text)) }
     }
 
     fn printed(lines: impl IntoIterator<Item = Line>, most: usize) -> String {
@@ -127,13 +137,30 @@ mod tests {
         let many = || (0..4000).map(|nth| line(&format!("block {nth} is 0x{nth:x}"), Some("go")));
         let other = || line("a second fault", None);
         let text = printed(many().take(9).chain([other()]).chain(many()), EXAMPLES);
-        let expected = "error: things: 4009 of one kind (--verbose shows all), such as\n  \
+        let expected = "error: things: 4009 of one kind (-v shows all), such as\n  \
             block 0 is 0x0\n    repair: go\n  block 1 is 0x1\n    repair: go\n  \
             block 2 is 0x2\n    repair: go\nerror: a second fault\n";
         assert_eq!(text, expected);
         assert_eq!(printed(many(), usize::MAX).lines().count(), 8000);
         let few = printed(many().take(EXAMPLES), EXAMPLES);
         assert!(few.starts_with("error: block 0 is 0x0\n  repair: go\nerror: block 1"), "{few}");
+    }
+
+    /// The repairs of a thousand files were a thousand lines, because each has the path of its file.
+    #[test]
+    fn paths_of_files_make_no_kinds() {
+        let of_file = |nth: u8| {
+            let letters = char::from(b'a' + nth % 26);
+            let text = format!("dir/{letters}: make a hole");
+            let repair = Some(Words { kind: "make a hole".to_owned(), text });
+            Line { repair, ..line("a pointer leads nowhere", None) }
+        };
+        let text = printed((0..26).map(of_file), EXAMPLES);
+        assert!(
+            text.starts_with("error: things: 26 of one kind (-v shows all), such as"),
+            "{text}"
+        );
+        assert!(text.ends_with("\n    repair: dir/c: make a hole\n"), "{text}");
     }
 
     #[test]
