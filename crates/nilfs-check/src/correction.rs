@@ -164,6 +164,22 @@ pub enum Correction {
     },
 }
 
+impl Correction {
+    /// Returns the part of a file that is to be made anew, or to which something leads anew.
+    #[must_use]
+    pub fn part(&self) -> Option<&Part> {
+        match self {
+            Self::Block { part, .. }
+            | Self::Pointer { part, .. }
+            | Self::Unmapped { part, .. }
+            | Self::Root { part, .. }
+            | Self::Inode { part, .. }
+            | Self::FileType { part, .. } => Some(part),
+            _ => None,
+        }
+    }
+}
+
 /// Claim that an inode has a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TypeClaim {

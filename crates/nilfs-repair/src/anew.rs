@@ -7,7 +7,7 @@
 //! last. Where a block of a metadata file is gone, an older version of it is a beginning: the
 //! checker says what else has become other since.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use nilfs_check::{Correction, Holder, Part, Position};
@@ -40,6 +40,8 @@ pub(crate) struct Replacement {
     /// What that means.
     pub(crate) action: String,
     pub(crate) risk: Risk,
+    /// The files that are in the bytes, if they are inodes.
+    pub(crate) files: BTreeSet<Ino>,
     /// Whether it is what a log says about its blocks.
     pub(crate) describes: bool,
     /// Names that are not in a directory any more, though they may have been.
@@ -48,7 +50,8 @@ pub(crate) struct Replacement {
 
 impl Replacement {
     pub(crate) fn new(at: Position, bytes: Vec<u8>, risk: Risk, action: impl Into<String>) -> Self {
-        Self { at, bytes, action: action.into(), risk, describes: false, lost_names: Vec::new() }
+        let (files, describes, lost_names) = Default::default();
+        Self { at, bytes, action: action.into(), risk, files, describes, lost_names }
     }
 }
 
@@ -384,7 +387,31 @@ impl Anew<'_> {
             Ino::SUFILE => Risk::Safe,
             _ => Risk::Loses,
         };
-        Some(Replacement::new(at, bytes, risk, action))
+        let files = match part.ino {
+            Ino::IFILE => self.files_in(&bytes, part),
+            _ => BTreeSet::new(),
+        };
+        Some(Replacement { files, ..Replacement::new(at, bytes, risk, action) })
+    }
+
+    /// The users' files of which a block of the ifile has the inodes.
+    fn files_in(&self, bytes: &[u8], part: &Part) -> BTreeSet<Ino> {
+        let inodes = self.inodes_at(part).zip(bytes.chunks_exact(self.geometry.inode_size));
+        let is_used = |slot: &[u8]| {
+            let inode = RawInode::parse(slot).ok();
+            inode.is_some_and(|it| it.file_type().is_ok() && it.i_links_count.get() > 0)
+        };
+        inodes.filter(|(ino, slot)| ino.is_of_user() && is_used(slot)).map(|(ino, _)| ino).collect()
+    }
+
+    /// The numbers of the inodes in a block of the ifile, if it has any.
+    fn inodes_at(&self, part: &Part) -> impl Iterator<Item = Ino> + use<> {
+        let layout = Palloc::new(self.geometry.block_size, self.geometry.inode_size);
+        let first = match layout.role_of(FileBlock(part.key)) {
+            BlockRole::Entries { first_entry } => Some(first_entry),
+            _ => None,
+        };
+        first.into_iter().flat_map(|first| (first..=u64::MAX).map(Ino))
     }
 
     /// Other versions of a block of data: those before it, the last of them first, and then those after
@@ -423,12 +450,8 @@ impl Anew<'_> {
     /// Brings the maps of inodes up to date. Where there is no older version, the inodes are made one
     /// by one when they are found to be nonsense.
     fn inodes(&mut self, bytes: &mut [u8], part: &Part, older: bool) {
-        let layout = Palloc::new(self.geometry.block_size, self.geometry.inode_size);
-        let BlockRole::Entries { first_entry } = layout.role_of(FileBlock(part.key)) else {
-            return;
-        };
         let slots = bytes.chunks_exact_mut(self.geometry.inode_size);
-        for (ino, slot) in (first_entry..=u64::MAX).map(Ino).zip(slots).filter(|_| older) {
+        for (ino, slot) in self.inodes_at(part).zip(slots).filter(|_| older) {
             let part = Part { ino, key: 0, limit: None, ..part.clone() };
             if let Ok(inode) = RawInode::parse(slot)
                 && let Some(inode) = self.brought_up_to_date(inode, &part)

@@ -12,6 +12,7 @@ use nilfs_device::{Device, IoSlice, Writes};
 use nilfs_ondisk::checkpoint::INVALID;
 use nilfs_ondisk::{Cno, Ino};
 
+use crate::concerned::Concerned;
 use crate::draft::Draft;
 use crate::{Repair, RepairError, Risk, rewrite, superblocks};
 
@@ -74,8 +75,7 @@ impl Draft {
                      put right"
                 ),
                 risk: Risk::Loses,
-                files: BTreeSet::new(),
-                paths: Vec::new(),
+                concerned: Concerned::none(),
             });
             let superblock = superblocks::best(&*self.device)?;
             self.seal_logs(&superblock, &touched)?;

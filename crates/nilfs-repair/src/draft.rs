@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use nilfs_check::{CheckError, Correction, Finding, Options, Position, Report, Rule};
@@ -16,7 +17,7 @@ use nilfs_ondisk::summary::{
     FileInfo, GC, Items, LogHeader, NewLog, SR, encode_summary, parse_items, seal_again,
 };
 use nilfs_ondisk::superblock::{LogCursor, Superblock};
-use nilfs_ondisk::{BlockNr, BlockSize, Geometry, Ino, SegNum, Seq};
+use nilfs_ondisk::{BlockNr, BlockSize, Cno, Geometry, Ino, SegNum, Seq};
 
 use crate::anew::{self, Anew, Replacement};
 use crate::broken_past::Doomed;
@@ -30,8 +31,8 @@ use crate::repairs::Repairs;
 use crate::salvage::{self, LostName};
 use crate::stage::{Sharing, Stage};
 use crate::{
-    Kept, Observer, Repair, RepairError, Risk, Segments, Settings, displaced_by, superblocks,
-    sync_logs,
+    Concerned, Kept, Loss, Observer, Repair, RepairError, Risk, Segments, Settings, displaced_by,
+    superblocks, sync_logs,
 };
 
 /// How often the corrected volume is checked and corrected again. Each round is for what the one
@@ -101,8 +102,9 @@ pub(crate) struct Draft {
     proved_targets: HashMap<Position, Ino>,
     /// What of the present has no name, once all else is corrected.
     pub(crate) nameless: Nameless,
-    /// Files of which something was made anew: if they have fewer blocks then, something is lost.
-    remade: BTreeSet<Ino>,
+    /// Files of which something was made anew, in these checkpoints: if they have fewer blocks then, something
+    /// is lost.
+    remade: BTreeMap<Ino, Range<Cno>>,
     /// Checkpoints of the past that may have to be given up.
     pub(crate) doomed: Doomed,
 }
@@ -111,6 +113,14 @@ pub(crate) struct Draft {
 pub(crate) struct Made {
     pub(crate) action: String,
     pub(crate) risk: Risk,
+    /// The files that it is about, if these are others than that of its finding.
+    pub(crate) files: BTreeSet<Ino>,
+}
+
+impl Made {
+    pub(crate) fn new(action: String, risk: Risk) -> Self {
+        Self { action, risk, files: BTreeSet::new() }
+    }
 }
 
 impl Draft {
@@ -151,7 +161,7 @@ impl Draft {
             lost_names: BTreeSet::new(),
             proved_targets: HashMap::new(),
             nameless: Nameless::default(),
-            remade: BTreeSet::new(),
+            remade: BTreeMap::new(),
             doomed: Doomed::default(),
         }
     }
@@ -250,8 +260,7 @@ impl Draft {
                              any more"
                             .to_owned(),
                     risk: Risk::Loses,
-                    files: BTreeSet::new(),
-                    paths: Vec::new(),
+                    concerned: Concerned::none(),
                 });
             }
         }
@@ -294,8 +303,7 @@ impl Draft {
                     ),
                     action: "put zeros there, if the file still has them".to_owned(),
                     risk: Risk::Loses,
-                    files: BTreeSet::from([ino]),
-                    paths: Vec::new(),
+                    concerned: Concerned::new([ino], Loss::Content),
                 });
             }
             self.device.write_at(block.0 * size, &[IoSlice::new(&vec![0; size as usize])])?;
@@ -409,8 +417,12 @@ impl Draft {
                 self.device.write_at(offset, &[IoSlice::new(&block)])?;
                 touched.push(lost.block);
                 let name = String::from_utf8_lossy(&lost.name);
-                let action = format!("give it the name {name:?} back, which it had before");
-                self.repairs.push(repair_of(finding, action, Risk::Loses));
+                self.repairs.push(Repair {
+                    fault: finding.fault(),
+                    action: format!("give it the name {name:?} back, which it had before"),
+                    risk: Risk::Loses,
+                    concerned: Concerned::new(finding.place.ino, Loss::Attributes),
+                });
             }
         }
         touched.sort_unstable();
@@ -449,20 +461,28 @@ impl Draft {
                     continue;
                 };
                 risk = risk.max(made.risk);
-                first.get_or_insert(made.action);
+                let mut concerned = Concerned::by(finding, correction);
+                if !made.files.is_empty() {
+                    concerned.files = made.files;
+                }
+                first.get_or_insert((made.action, concerned));
             }
-            let Some(action) = first else { continue };
+            let Some((action, mut concerned)) = first else { continue };
             anything = true;
             // Nothing else tells that blocks are missing in a map that was made anew.
-            let remade = finding.place.ino.is_some_and(|ino| self.remade.contains(&ino));
+            let remade = finding.place.ino.and_then(|ino| self.remade.get(&ino));
             // How far a file reached that has lost its size is a guess.
             let guessed = finding.rule == Rule::InodeSize;
-            let fewer = stage == Stage::Counts && finding.rule == Rule::InodeBlocks && remade;
+            let counts_blocks = stage == Stage::Counts && finding.rule == Rule::InodeBlocks;
+            let fewer = remade.filter(|_| counts_blocks);
+            if let Some(life) = fewer {
+                concerned.life = life.clone();
+            }
             let given_up = gives_up && matches!(finding.rule, Rule::InodeBlocks | Rule::Leak);
-            if fewer || guessed || given_up {
+            if fewer.is_some() || guessed || given_up {
                 risk = Risk::Loses;
             }
-            self.repairs.push(repair_of(finding, action, risk));
+            self.repairs.push(Repair { fault: finding.fault(), action, risk, concerned });
         }
         touched.sort_unstable();
         touched.dedup();
@@ -510,20 +530,19 @@ impl Draft {
                     Rule::SuperRoot => Risk::Loses,
                     _ => self.risk_of_superblocks(),
                 };
-                let made = Made { action: correction.to_string(), risk };
+                let made = Made::new(correction.to_string(), risk);
                 return Ok(renewed.then_some(made));
             }
             Correction::Feature { bit, set } => {
                 let changed = superblocks::set_feature(self, *bit, *set)?;
-                let made =
-                    Made { action: correction.to_string(), risk: self.risk_of_superblocks() };
+                let made = Made::new(correction.to_string(), self.risk_of_superblocks());
                 return Ok(changed.then_some(made));
             }
             Correction::SyncLogs { log } => return sync_logs::give_up(self, *log),
             Correction::Succession { log, seq, next } => {
                 let changed = superblocks::set_succession(self, *log, (*seq, *next))?;
                 touched.extend(changed.then_some(*log));
-                let made = Made { action: correction.to_string(), risk: Risk::Safe };
+                let made = Made::new(correction.to_string(), Risk::Safe);
                 return Ok(changed.then_some(made));
             }
             Correction::Bytes { at, .. } if is_name_given_up(finding, correction) => {
@@ -534,23 +553,23 @@ impl Draft {
                         (0, "take the name out".to_owned(), Risk::Loses)
                     }
                 };
-                (*at, None, ino.to_le_bytes().to_vec(), Made { action, risk })
+                (*at, None, ino.to_le_bytes().to_vec(), Made::new(action, risk))
             }
             Correction::Bytes { at, bytes } | Correction::Count { at, bytes } => {
-                let made = Made { action: correction.to_string(), risk: Risk::Safe };
+                let made = Made::new(correction.to_string(), Risk::Safe);
                 (*at, None, bytes.clone(), made)
             }
             Correction::Bit { at, bit, set } => {
-                let made = Made { action: correction.to_string(), risk: Risk::Safe };
+                let made = Made::new(correction.to_string(), Risk::Safe);
                 (*at, Some(*bit), vec![u8::from(*set)], made)
             }
             Correction::Checkpoint { at } => {
-                let made = Made { action: correction.to_string(), risk: Risk::Loses };
+                let made = Made::new(correction.to_string(), Risk::Loses);
                 (*at, None, INVALID.to_le_bytes().to_vec(), made)
             }
             Correction::Segment { segment } => {
                 let why = self.why_immovable(*segment);
-                let made = Made { action: correction.to_string(), risk: Risk::Safe };
+                let made = Made::new(correction.to_string(), Risk::Safe);
                 return Ok(match why {
                     Some(why) => self.keep(finding, why),
                     None => self.segments.insert(*segment).then_some(made),
@@ -575,11 +594,11 @@ impl Draft {
                             "{correction}, and move what lives in it; whether the content is what \
                              was written cannot be told any more"
                         );
-                        Made { action, risk: Risk::Loses }
+                        Made::new(action, Risk::Loses)
                     }
                     _ => {
                         let action = format!("{correction}, and move what lives in it");
-                        Made { action, risk: Risk::Safe }
+                        Made::new(action, Risk::Safe)
                     }
                 };
                 (Position { block: *at, offset: 0 }, None, bytes, made)
@@ -589,7 +608,12 @@ impl Draft {
                 let Some(new) = self.anew(correction, report) else { return Ok(None) };
                 self.lost_names.extend(new.lost_names);
                 self.described_anew |= new.describes;
-                (new.at, None, new.bytes, Made { action: new.action, risk: new.risk })
+                (
+                    new.at,
+                    None,
+                    new.bytes,
+                    Made { files: new.files, ..Made::new(new.action, new.risk) },
+                )
             }
         };
         if let Some(why) = self.is_immovable(at.block)? {
@@ -605,7 +629,8 @@ impl Draft {
         | Correction::Unmapped { part, .. }
         | Correction::Pointer { part, .. } = correction
         {
-            self.remade.insert(part.ino);
+            let life = self.remade.entry(part.ino).or_insert_with(|| part.life.clone());
+            *life = life.start.min(part.life.start)..life.end.max(part.life.end);
         }
         let size = self.block_size()?;
         let offset = at.block.0 * size + at.offset as u64;
@@ -688,7 +713,7 @@ impl Draft {
         self.segments.insert(geometry.segment_of(log));
         self.seal(&geometry, superblock.crc_seed(), log, &header)?;
         let action = Correction::Accept { log }.to_string();
-        Ok(Some(Made { action, risk: Risk::Loses }))
+        Ok(Some(Made::new(action, Risk::Loses)))
     }
 
     /// Why nothing can be corrected in a block, if its segment cannot be emptied.
@@ -898,15 +923,4 @@ fn wanted_names(misled: &BTreeSet<MisledName>, report: &Report) -> Wanted {
     let files = misled.iter().map(|it| it.directory).chain([Ino::IFILE]);
     let files = files.chain(unreachable.filter_map(|it| it.place.ino)).collect();
     Wanted { files, ..Wanted::default() }
-}
-
-fn repair_of(finding: &Finding, action: String, risk: Risk) -> Repair {
-    let fault = finding.fault();
-    Repair {
-        fault,
-        action,
-        risk,
-        files: finding.place.ino.into_iter().collect(),
-        paths: Vec::new(),
-    }
 }

@@ -5,7 +5,7 @@
 //! follows from nothing. If its own checksum is wrong, this one moves along with it; if it has none, and
 //! that of its log is wrong or was lost, it moves as unverified (docs/format.md §4.3).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Ino};
 
 use crate::draft::{Draft, is_whole};
-use crate::{Kept, Repair, Risk, Segments, superblocks};
+use crate::{Concerned, Kept, Loss, Repair, Risk, Segments, superblocks};
 
 /// Parts of a file that are named; of more, it is said how many bytes there are.
 const MOST_PARTS: usize = 4;
@@ -78,8 +78,7 @@ impl Doubt {
             fault: format!("{}, {what}", self.place(None)),
             action: "take what is there for what was written".to_owned(),
             risk: Risk::Loses,
-            files: BTreeSet::from([self.ino]),
-            paths: Vec::new(),
+            concerned: Concerned::new([self.ino], Loss::Content),
         }
     }
 }

@@ -23,6 +23,7 @@
 
 mod anew;
 mod broken_past;
+mod concerned;
 mod contradicted;
 mod dat;
 mod draft;
@@ -53,12 +54,13 @@ use std::sync::Arc;
 use nilfs_check::{CheckError, Finding, Foreign, Options, Report};
 use nilfs_device::{Device, MaskedDevice, Scratch, Writes};
 use nilfs_engine::Log;
-use nilfs_ondisk::{Ino, SegNum};
+use nilfs_ondisk::SegNum;
 use thiserror::Error;
 
 use crate::draft::Draft;
 use crate::paths::Paths;
 
+pub use concerned::{Concerned, Loss};
 pub use progress::{Observer, Task};
 pub use undo::{UndoDevice, UndoError, apply_undo};
 
@@ -87,24 +89,15 @@ pub struct Repair {
     /// Whether something is lost by that.
     pub risk: Risk,
     /// The files that it is about, to be named by their paths.
-    files: BTreeSet<Ino>,
-    /// Paths of the files, as far as they are known: of each of which something is lost, and not of very
-    /// many.
-    paths: Vec<String>,
+    pub concerned: Concerned,
 }
 
 impl Repair {
-    /// Returns the number of the file that it is about, if it is about one alone.
-    #[must_use]
-    pub fn file(&self) -> Option<Ino> {
-        self.files.first().copied().filter(|_| self.files.len() == 1)
-    }
-
     /// Returns what is done, with the paths of the files of which something is lost.
     #[must_use]
     pub fn action_by_path(&self) -> String {
         let action = &self.action;
-        match (&self.paths[..], self.files.len()) {
+        match (&self.concerned.paths[..], self.concerned.files.len()) {
             ([], _) => action.clone(),
             ([path], 1) => format!("{path}: {action}"),
             (paths, all) => {

@@ -7,7 +7,7 @@ use nilfs_check::{Correction, Report, Rule};
 use nilfs_engine::{Error, FileType, Filesystem, InodeRef, NewInode};
 use nilfs_ondisk::Ino;
 
-use crate::{Repair, RepairError, Risk};
+use crate::{Concerned, Loss, Repair, RepairError, Risk};
 
 /// Where files are put that have no name, in the root directory.
 const LOST_AND_FOUND: &str = "lost+found";
@@ -72,7 +72,7 @@ impl Nameless {
                     *directory,
                     format!("{holes} of its blocks are missing"),
                     "put blocks without names there".to_owned(),
-                    Risk::Loses,
+                    Some(Loss::Content),
                 )),
                 Err(error) => return Err(error.into()),
             }
@@ -80,7 +80,7 @@ impl Nameless {
         for (ino, links) in &self.links {
             fs.set_links(*ino, *links)?;
             let fault = "its count of links is wrong".to_owned();
-            repairs.push(repair(*ino, fault, format!("set it to {links}"), Risk::Safe));
+            repairs.push(repair(*ino, fault, format!("set it to {links}"), None));
         }
         let below = self.names_below(fs)?;
         for ino in topmost(&below) {
@@ -88,12 +88,12 @@ impl Nameless {
             fs.adopt(ino, &directory.0, format!("#{ino}").as_bytes())?;
             let action = format!("put it into {}, as #{ino}", directory.1);
             let fault = "no name leads to it".to_owned();
-            repairs.push(repair(ino, fault, action, Risk::Loses));
+            repairs.push(repair(ino, fault, action, Some(Loss::Attributes)));
         }
         for ino in &self.deleted {
             if fs.delete_nameless(*ino)? {
                 let fault = "it was deleted while a program had it open".to_owned();
-                repairs.push(repair(*ino, fault, "free it".to_owned(), Risk::Safe));
+                repairs.push(repair(*ino, fault, "free it".to_owned(), None));
             }
         }
         Ok(repairs)
@@ -144,14 +144,10 @@ fn is_dot(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
 }
 
-fn repair(ino: Ino, fault: String, action: String, risk: Risk) -> Repair {
-    Repair {
-        fault: format!("inode {ino}: {fault}"),
-        action,
-        risk,
-        files: BTreeSet::from([ino]),
-        paths: Vec::new(),
-    }
+fn repair(ino: Ino, fault: String, action: String, loss: Option<Loss>) -> Repair {
+    let risk = loss.map_or(Risk::Safe, |_| Risk::Loses);
+    let concerned = Concerned::new([ino], loss.unwrap_or(Loss::Attributes));
+    Repair { fault: format!("inode {ino}: {fault}"), action, risk, concerned }
 }
 
 /// The directory for files without a name, which is made if it is missing, and its name.

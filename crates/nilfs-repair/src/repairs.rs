@@ -33,9 +33,8 @@ impl Repairs {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
+    use crate::Concerned;
 
     /// A million wrong entries took hundreds of megabytes of text.
     #[test]
@@ -43,8 +42,8 @@ mod tests {
         let mut repairs = Repairs::default();
         for nth in 0..3 * FINDINGS_PER_RULE as u64 {
             let risk = if nth % 3 == 0 { Risk::Loses } else { Risk::Safe };
-            let (fault, action, files) = (nth.to_string(), String::new(), BTreeSet::new());
-            repairs.push(Repair { fault, action, risk, files, paths: Vec::new() });
+            let (fault, action, concerned) = (nth.to_string(), String::new(), Concerned::none());
+            repairs.push(Repair { fault, action, risk, concerned });
         }
         assert_eq!(repairs.count(), 3 * FINDINGS_PER_RULE as u64);
         assert_eq!(repairs.listed.len(), FINDINGS_PER_RULE);

@@ -14,11 +14,11 @@ use nilfs_engine::scan::{FoundLog, Scan, SuperRootLog};
 use nilfs_ondisk::geometry::secondary_superblock;
 use nilfs_ondisk::summary::SR;
 use nilfs_ondisk::superblock::{LogCursor, RawSuperblock, STATE_VALID, Superblock};
-use nilfs_ondisk::{BlockNr, Geometry, Ino, Seq};
+use nilfs_ondisk::{BlockNr, Cno, Geometry, Ino, Seq};
 use zerocopy::little_endian::{U16, U64};
 
 use crate::draft::Draft;
-use crate::{Repair, RepairError, Risk, superblocks, wrong_bits};
+use crate::{Concerned, Loss, Repair, RepairError, Risk, superblocks, wrong_bits};
 
 /// Super roots that are tried, from the newest on.
 const MOST_TRIED: usize = 256;
@@ -229,7 +229,9 @@ fn repair(
         ));
     }
     let risk = if origin != Origin::Copy || !later.is_empty() { Risk::Loses } else { Risk::Safe };
-    Repair { fault: fault.to_owned(), action, risk, files, paths: Vec::new() }
+    let life = root.cursor.cno..Cno::MAX;
+    let concerned = Concerned { life, ..Concerned::new(files, Loss::Version) };
+    Repair { fault: fault.to_owned(), action, risk, concerned }
 }
 
 /// A time of a log for people.

@@ -116,11 +116,12 @@ fn name_doubts(fs: &Filesystem, doubts: &[Doubt]) -> BTreeSet<Kept> {
 fn name_files(fs: &Filesystem, repairs: &mut [Repair]) {
     let losing = repairs.iter().filter(|repair| repair.risk == Risk::Loses);
     let is_users = |ino: &Ino| *ino >= Ino::FIRST_USER;
-    let wanted = losing.flat_map(|it| it.files.iter().copied().filter(is_users)).collect();
+    let wanted =
+        losing.flat_map(|it| it.concerned.files.iter().copied().filter(is_users)).collect();
     let paths = names::paths(fs, &wanted);
     for repair in repairs.iter_mut().filter(|repair| repair.risk == Risk::Loses) {
-        let named = repair.files.iter().filter_map(|ino| paths.get(ino));
-        repair.paths = named.take(MOST_NAMED).cloned().collect();
+        let named = repair.concerned.files.iter().filter_map(|ino| paths.get(ino));
+        repair.concerned.paths = named.take(MOST_NAMED).cloned().collect();
     }
 }
 

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use nilfs_device::Device;
-use nilfs_engine::{RecoveryPlan, Verify, Volume};
-use nilfs_ondisk::BlockNr;
+use nilfs_engine::{Log, RecoveryPlan, Verify, Volume};
+use nilfs_ondisk::{BlockNr, Ino};
 
 use crate::Risk;
 use crate::draft::{Draft, Made};
@@ -28,6 +28,14 @@ pub(crate) fn give_up(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Ma
         "give up what fsyncs have written from there on, {} logs from block {first} on",
         starts.len()
     );
+    let files = lost.iter().flat_map(files_in).filter(|ino| ino.is_of_user()).collect();
     draft.lost.extend(lost);
-    Ok(Some(Made { action, risk: Risk::Loses }))
+    Ok(Some(Made { files, ..Made::new(action, Risk::Loses) }))
+}
+
+/// The files that a sync log changes, by its blocks and its records.
+fn files_in(log: &Log) -> BTreeSet<Ino> {
+    // Records that cannot be read tell nothing.
+    let records = log.records().ok().flatten().map_or_else(Vec::new, |it| it.records);
+    log.files.iter().map(|file| file.ino).chain(records.iter().map(|it| it.ino())).collect()
 }

@@ -14,7 +14,7 @@ use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::{BlockNr, Geometry, Ino, SegNum};
 
 use crate::draft::{self, Draft};
-use crate::{Repair, Risk, superblocks};
+use crate::{Concerned, Loss, Repair, Risk, superblocks};
 
 /// Bytes that the summary of a log takes at most: of a segment of 8 MiB with a file for each block.
 const LONGEST_SUMMARY: u64 = 128 << 10;
@@ -182,8 +182,7 @@ impl WrongBits<'_> {
             fault: format!("the super root in block {root} has no size that one can have"),
             action: "set it to the size of every super root".to_owned(),
             risk: Risk::Safe,
-            files: BTreeSet::new(),
-            paths: Vec::new(),
+            concerned: Concerned::none(),
         });
         Ok(())
     }
@@ -270,8 +269,7 @@ impl WrongBits<'_> {
                 wrong.bit, wrong.byte
             ),
             risk: Risk::Safe,
-            files: file.into_iter().collect(),
-            paths: Vec::new(),
+            concerned: Concerned::new(file, Loss::Content),
         });
         Ok(())
     }

@@ -1,66 +1,84 @@
-//! What is lost of a volume as fsck would leave it, by file.
+//! Parts of a volume that are lost if it is read as fsck would leave it, by file.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use nilfs_engine::Ino;
-use nilfs_engine::rescue::Rescue;
-use nilfs_repair::{Plan, Risk};
-
-/// Bytes of a file that are read at a time.
-const READ_BYTES: usize = 1 << 20;
+use nilfs_engine::{Cno, Ino};
+use nilfs_repair::{Concerned, Loss, Plan, Risk};
 
 /// Losses of the repairs that a salvage takes for granted.
 #[derive(Default)]
 pub struct Losses {
-    /// Reasons, by the file that they are about.
-    files: HashMap<Ino, String>,
-    /// What is lost besides.
-    others: Vec<String>,
-    /// The volume without the repairs.
-    found: Option<Rescue>,
+    repairs: Vec<Losing>,
+    /// Places of those that are about a file.
+    of_files: HashMap<Ino, Vec<usize>>,
+    /// More repairs by which something is lost, of which no more is known.
+    omitted: u64,
+    /// Checkpoints that are salvaged.
+    salvaged: BTreeSet<Cno>,
+}
+
+/// A repair by which something is lost.
+struct Losing {
+    why: String,
+    /// The users' files that it is about: none if it is about the volume.
+    concerned: Concerned,
+    /// Files of which that has not been said.
+    unsaid: BTreeSet<Ino>,
 }
 
 impl Losses {
-    /// Returns those of a plan, with the volume as it was found.
-    pub fn of(plan: Option<&Plan>, found: Option<Rescue>) -> Self {
-        let mut losses = Self { found, ..Self::default() };
+    /// Returns those of a plan.
+    pub fn of(plan: Option<&Plan>) -> Self {
+        let mut losses = Self::default();
         let Some(plan) = plan else { return losses };
         for repair in plan.repairs.iter().filter(|repair| repair.risk == Risk::Loses) {
-            match repair.file().filter(|ino| ino.is_of_user()) {
-                Some(ino) => drop(losses.files.entry(ino).or_insert_with(|| repair.to_string())),
-                None => losses.others.push(repair.to_string()),
+            let mut concerned = repair.concerned.clone();
+            concerned.files.retain(|ino| ino.is_of_user());
+            for ino in &concerned.files {
+                losses.of_files.entry(*ino).or_default().push(losses.repairs.len());
             }
+            let unsaid = concerned.files.clone();
+            losses.repairs.push(Losing { why: repair.to_string(), concerned, unsaid });
         }
-        if let Some(count) = plan.omitted.get(&Risk::Loses) {
-            losses.others.push(format!("{count} more repairs by which something is lost"));
-        }
+        losses.omitted = plan.omitted.get(&Risk::Loses).copied().unwrap_or_default();
         losses
     }
 
-    /// Returns why a file is not all that it was.
-    pub fn of_file(&self, ino: Ino) -> Option<&str> {
-        self.files.get(&ino).map(|why| &why[..])
+    /// Remembers that a checkpoint is salvaged.
+    pub fn salvage(&mut self, cno: Cno) {
+        self.salvaged.insert(cno);
     }
 
-    /// Takes what is lost besides what can be named by a file.
-    pub fn take_others(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.others)
-    }
-
-    /// Returns whether all of a file can be read without the repairs, too.
-    pub fn is_readable_as_found(&mut self, ino: Ino) -> bool {
-        let Some(newest) = self.found.as_mut().and_then(|found| found.tree(0)) else {
-            return false;
-        };
-        let Ok(file) = newest.tree.file(ino) else { return false };
-        let mut buffer = vec![0; READ_BYTES];
-        let mut offset = 0;
-        while let Ok(count) = newest.tree.read(&file, offset, &mut buffer) {
-            if count == 0 {
-                return true;
+    /// Returns the worst that is lost of a file in a checkpoint, and why. It counts as said then.
+    pub fn of_file(&mut self, ino: Ino, cno: Cno) -> Option<(Loss, String)> {
+        let mut worst: Option<(Loss, usize)> = None;
+        for nth in self.of_files.get(&ino)? {
+            let losing = self.repairs.get_mut(*nth);
+            let Some(losing) = losing.filter(|it| it.concerned.includes(ino, cno)) else {
+                continue;
+            };
+            losing.unsaid.remove(&ino);
+            let loss = losing.concerned.loss;
+            if worst.is_none_or(|(worst, _)| worst < loss) {
+                worst = Some((loss, *nth));
             }
-            offset += count as u64;
         }
-        false
+        let (loss, nth) = worst?;
+        Some((loss, self.repairs.get(nth)?.why.clone()))
+    }
+
+    /// Returns the losses of the volume, and those of files of which it has not been said.
+    pub fn others(&self) -> Vec<String> {
+        let is_salvaged =
+            |it: &Losing| self.salvaged.iter().any(|cno| it.concerned.life.contains(cno));
+        let is_left = |it: &&Losing| {
+            it.concerned.files.is_empty() || is_salvaged(it) && !it.unsaid.is_empty()
+        };
+        let mut others: Vec<String> =
+            self.repairs.iter().filter(is_left).map(|it| it.why.clone()).collect();
+        if self.omitted > 0 {
+            others.push(format!("{} more repairs by which something is lost", self.omitted));
+        }
+        others
     }
 }

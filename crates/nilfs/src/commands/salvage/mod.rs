@@ -96,11 +96,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let found = scan(&device);
     let known = found.as_ref().map_or(Cno::MIN, Rescue::newest_known);
     let by_scan = found.as_ref().map_or(true, |found| found.by_scan().is_some());
-    let (mut rescue, found) = match &repaired.plan {
-        Some(_) => (scan(&repaired.device).on_volume(&args.device)?, found.ok()),
-        None => (found.on_volume(&args.device)?, None),
-    };
-    let losses = Losses::of(repaired.plan.as_ref(), found);
+    let mut rescue = match &repaired.plan {
+        Some(_) => scan(&repaired.device),
+        None => found,
+    }
+    .on_volume(&args.device)?;
+    let losses = Losses::of(repaired.plan.as_ref());
     let nth = match &args.cp {
         Some(when) => find(&mut rescue, when).with_context(|| path.to_string())?,
         None => 0,

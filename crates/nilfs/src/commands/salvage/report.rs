@@ -139,11 +139,6 @@ struct ExtentRecord {
 }
 
 impl Report {
-    /// Returns one without files, of a volume of which this is lost.
-    pub fn new(others: Vec<String>) -> Self {
-        Self { others, ..Self::default() }
-    }
-
     /// Whether nothing is lost that cannot be named by a file.
     pub fn is_complete(&self) -> bool {
         self.others.is_empty()
@@ -154,8 +149,9 @@ impl Report {
         self.files.push((path.to_vec(), fate));
     }
 
-    /// Puts the files in the order of their paths.
-    pub fn sort(&mut self) {
+    /// Adds losses that were not said of a file, and puts the files in the order of their paths.
+    pub fn conclude(&mut self, others: Vec<String>) {
+        self.others = others;
         self.files.sort_unstable_by(|one, other| one.0.cmp(&other.0));
     }
 

@@ -19,6 +19,7 @@ use nilfs_device::Device;
 use nilfs_engine::rescue::{Doubts, Evidence, Rescue, RescuedTree};
 use nilfs_engine::tree::{ChangedFile, File};
 use nilfs_engine::{Cno, Error, FileType, Ino};
+use nilfs_repair::Loss;
 
 use super::losses::Losses;
 use super::report::{Fate, Report};
@@ -77,12 +78,11 @@ impl Salvager {
     /// Copies to a directory, which need not be there yet.
     pub fn new(
         (device, rescue): (Arc<dyn Device>, Rescue),
-        mut losses: Losses,
+        losses: Losses,
         copier: Copier,
         to: Destination,
     ) -> Self {
         let (linked, entered, named) = Default::default();
-        let report = Report::new(losses.take_others());
         Self {
             rescue,
             losses,
@@ -90,7 +90,7 @@ impl Salvager {
             evidence: HashMap::new(),
             copier,
             to,
-            report,
+            report: Report::default(),
             base: 0,
             limit: Cno::MAX,
             below: Vec::new(),
@@ -174,13 +174,14 @@ impl Salvager {
     /// What has become of everything. Fails if something could not be written; what could not be read
     /// is in the report.
     pub fn finish(mut self) -> (Report, anyhow::Result<()>) {
-        self.report.sort();
+        self.report.conclude(self.losses.others());
         (self.report, self.copier.finish().map(drop))
     }
 
     /// Turns to another checkpoint.
     fn begin(&mut self, base: usize, limit: Cno, below: Vec<u8>) {
         (self.base, self.limit, self.below) = (base, limit, below);
+        self.losses.salvage(self.rescue.tree(base).map_or(limit, |source| source.tree.cno()));
         (self.linked, self.entered, self.named) = Default::default();
         self.lost_names = false;
     }
@@ -387,12 +388,12 @@ impl Salvager {
     fn names(&mut self, directory: &Found) -> (BTreeMap<Vec<u8>, Origin>, Fate) {
         let mut names = BTreeMap::new();
         list(directory, &mut names);
-        let fate = self.fate_in(directory);
-        let loss = self.loss(directory).map(|why| Fate::Damaged { parts: Vec::new(), why });
-        let why = match (directory.source.tree.check_directory(&directory.file), &loss) {
+        let loss = self.loss(directory);
+        let fate = loss.as_ref().map(|loss| fate_by(loss, directory));
+        let why = match (directory.source.tree.check_directory(&directory.file), loss) {
             (Err(error), _) => error.to_string(),
-            (Ok(()), Some(_)) => String::new(),
-            (Ok(()), None) => return (names, fate),
+            (Ok(()), Some((Loss::Content, why))) => why,
+            (Ok(()), _) => return (names, fate.unwrap_or_else(|| self.fate_in(directory))),
         };
         let mut nth = directory.nth + 1;
         while let Some((here, source)) = self.older(nth, self.limit) {
@@ -402,13 +403,13 @@ impl Salvager {
                 && file.is_same_file(&directory.file)
                 && source.tree.check_directory(&file).is_ok()
             {
-                let fate = loss.unwrap_or_else(|| Fate::older(&source.tree));
+                let fate = fate.unwrap_or_else(|| Fate::older(&source.tree));
                 list(&Found { nth, source, file }, &mut names);
                 return (names, fate);
             }
             nth += 1;
         }
-        (names, loss.unwrap_or(Fate::Partial { missing: Vec::new(), why }))
+        (names, fate.unwrap_or(Fate::Partial { missing: Vec::new(), why }))
     }
 
     /// The file that a name leads to; `None` if it has been deleted after the name was read.
@@ -469,14 +470,14 @@ impl Salvager {
     /// Copies the newest version that can be read as a whole or, if there is none, what can be read
     /// of the newest version. Returns from which checkpoint it is.
     fn newest_whole(&mut self, found: &Found, to: &Destination) -> anyhow::Result<(Fate, usize)> {
-        let fate = self.fate_in(found);
         let loss = self.loss(found);
+        let fate = match &loss {
+            None => self.fate_in(found),
+            Some(loss) => fate_by(loss, found),
+        };
         let why = match (self.copy_from(found, to), &loss) {
-            (Ok(()), None) => return Ok((self.proved(found, fate), found.nth)),
-            (Ok(()), Some(why)) if self.losses.is_readable_as_found(found.file.ino()) => {
-                return Ok((Fate::Damaged { parts: Vec::new(), why: why.clone() }, found.nth));
-            }
-            (Ok(()), Some(why)) => anyhow!("{why}"),
+            (Ok(()), Some((Loss::Content, why))) => anyhow!("{why}"),
+            (Ok(()), _) => return Ok((self.proved(found, fate), found.nth)),
             (Err(error), _) if is_damage(&error) => error,
             (Err(error), _) => return Err(error),
         };
@@ -490,12 +491,16 @@ impl Salvager {
                 && !(tried.0 == volume && tried.1.has_same_inode(&file))
             {
                 tried = (volume, file.clone());
-                let fate = match file.has_same_version(&found.file) {
+                // Of a file of which something is lost, the times may be those of another version.
+                let fate = match loss.is_none() && file.has_same_version(&found.file) {
                     true => fate.clone(),
                     false => Fate::older(&source.tree),
                 };
                 let older = Found { nth, source, file };
+                let lacks_content =
+                    self.loss(&older).is_some_and(|(loss, _)| loss == Loss::Content);
                 match self.copy_from(&older, to) {
+                    Ok(()) if lacks_content => {}
                     Ok(()) => return Ok((self.proved(&older, fate), nth)),
                     Err(error) if is_damage(&error) => {}
                     Err(error) => return Err(error),
@@ -503,8 +508,8 @@ impl Salvager {
             }
             nth += 1;
         }
-        if let Some(why) = loss.filter(|_| self.copy_from(found, to).is_ok()) {
-            return Ok((Fate::Damaged { parts: Vec::new(), why }, found.nth));
+        if loss.is_some() && self.copy_from(found, to).is_ok() {
+            return Ok((fate, found.nth));
         }
         let why = sentence(&why);
         if found.file.file_type() != FileType::Regular {
@@ -513,10 +518,9 @@ impl Salvager {
         Ok((self.copy_partly(found, to, why)?, found.nth))
     }
 
-    /// Why a file is not all that it was, though it can be read.
-    fn loss(&self, found: &Found) -> Option<String> {
-        let is_base = found.nth == self.base;
-        self.losses.of_file(found.file.ino()).filter(|_| is_base).map(str::to_owned)
+    /// What a file has lost, though it can be read, and why.
+    fn loss(&mut self, found: &Found) -> Option<(Loss, String)> {
+        self.losses.of_file(found.file.ino(), found.source.tree.cno())
     }
 
     /// The fate of a file that can be read, by what its checksums say.
@@ -536,7 +540,9 @@ impl Salvager {
             Ok(Doubts { wrong, .. }) if !wrong.is_empty() => {
                 Fate::Damaged { parts: wrong, why: "its checksum is wrong".to_owned() }
             }
-            Ok(Doubts { unverified, .. }) if !unverified.is_empty() => {
+            Ok(Doubts { unverified, .. })
+                if !unverified.is_empty() && !matches!(fate, Fate::Damaged { .. }) =>
+            {
                 Fate::Unverified { parts: unverified }
             }
             _ => fate,
@@ -563,6 +569,14 @@ impl Salvager {
     fn copy_from(&mut self, found: &Found, to: &Destination) -> anyhow::Result<()> {
         self.copier.begin(&found.source.files);
         self.copier.copy(&image::Entry::hold(&found.source.files, found.file.ino())?, to)
+    }
+}
+
+/// The fate of a file that can be read, but has lost something.
+fn fate_by((loss, why): &(Loss, String), found: &Found) -> Fate {
+    match loss {
+        Loss::Version => Fate::older(&found.source.tree),
+        Loss::Attributes | Loss::Content => Fate::Damaged { parts: Vec::new(), why: why.clone() },
     }
 }
 
