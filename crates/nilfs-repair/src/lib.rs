@@ -428,8 +428,13 @@ fn plan_from(
     Ok(plan)
 }
 
-/// Whether more is wrong with the volume as a whole, or with any checkpoint of the past.
+/// Whether more is wrong with the volume as a whole, or with any checkpoint of the past. Where checkpoints are
+/// seen that damage had hidden, their errors are not new: the next pass judges by them.
 fn is_worse(before: &Report, after: &Report) -> bool {
+    let made = after.newest.0.saturating_sub(before.newest.0);
+    if after.counts.checkpoints_walked > before.counts.checkpoints_walked + made {
+        return false;
+    }
     let errors = |report: &Report| {
         let mut errors = BTreeMap::new();
         for finding in report.errors() {

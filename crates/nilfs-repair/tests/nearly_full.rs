@@ -2,6 +2,8 @@
 //!
 //! What broke: a name in lost+found was charged like the write of a user, for whom a full volume has no
 //! room, though a third of its segments was clean. So the repair could not be made, nor finished.
+//! And a repair that let checkpoints be seen again which damage had hidden counted their errors as its own,
+//! so others were made that correct less, and a name in a damaged directory could not be given.
 
 mod support;
 
@@ -16,6 +18,9 @@ use support::{Content, Image, Patient, UUID, content};
 
 /// Files in a directory of which the names get lost.
 const NAMED: usize = 12;
+
+/// A file that all checkpoints have.
+const EARLY: &str = "early";
 
 const BLOCKS_PER_SEGMENT: u32 = 16;
 
@@ -35,12 +40,15 @@ fn filled(block_size: u64) -> Image {
     let root = fs.root().unwrap().inode;
     let file = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
     let new = NewInode { mode: S_IFDIR | 0o755, ..file };
+    let early = fs.create(&root, EARLY.as_bytes(), &file).unwrap().inode;
+    fs.write(&early, 0, &vec![1; 2 * block_size as usize]).unwrap();
+    fs.checkpoint_now().unwrap();
     let directory = fs.create(&root, b"directory", &new).unwrap().inode;
     for nth in 0..NAMED {
         let named = fs.create(&directory, format!("file {nth}").as_bytes(), &file).unwrap().inode;
         fs.write(&named, 0, &[nth as u8; 100]).unwrap();
+        fs.checkpoint_now().unwrap();
     }
-    fs.sync().unwrap();
     for nth in 0.. {
         let written = fs
             .create(&root, nth.to_string().as_bytes(), &file)
@@ -51,15 +59,15 @@ fn filled(block_size: u64) -> Image {
             Err(error) => panic!("{error}"),
         }
     }
-    drop((root, directory));
+    drop((root, early, directory));
     fs.unmount().unwrap();
     drop(fs);
     Image::from(Arc::into_inner(device).unwrap().snapshot())
 }
 
-/// Damaged copies: the names of a directory are lost; and once so is the way to all checkpoints, which
-/// hides that a file has become other.
-fn damaged(block_size: u64) -> [(&'static str, Image); 2] {
+/// Damaged copies: the names of a directory are lost; and so is, in two of them, the way to all checkpoints or
+/// to all blocks. That hides the former, and that content of a file is other, or lost in every checkpoint.
+fn damaged(block_size: u64) -> [(&'static str, Image); 3] {
     let mut names = filled(block_size);
     let block = names.data(names.named("directory"), 0);
     names.edit(block, |block| block.fill(0x5a));
@@ -70,7 +78,15 @@ fn damaged(block_size: u64) -> [(&'static str, Image); 2] {
         let block = hidden.data(metadata, 0);
         hidden.edit(block, |block| block.fill(0x5a));
     }
-    [("names", names), ("names and checkpoints", hidden)]
+    let mut nowhere = names.clone();
+    // Nothing tells any more where this file is: each of its inodes counts blocks that it has not.
+    let head = nowhere.data(nowhere.named(EARLY), 0).log.0 as usize * block_size as usize;
+    nowhere.bytes[head..head + block_size as usize].fill(0);
+    // The first block of the DAT with entries comes after a descriptor and a bitmap.
+    for block in [nowhere.data(Ino::DAT, 2), nowhere.node(Ino::DAT)] {
+        nowhere.edit(block, |block| block.fill(0x51));
+    }
+    [("names", names), ("names and checkpoints", hidden), ("names and the DAT", nowhere)]
 }
 
 /// Repairs a volume to the end. Returns what is on it then.
