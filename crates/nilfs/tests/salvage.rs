@@ -13,9 +13,9 @@ use std::sync::Arc;
 use common::{CommandOutput, nilfs};
 use nilfs_device::MemoryDevice;
 use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_engine::{Cno, Filesystem, Ino, InodeRef, Log, MountOptions, NewInode, SegNum};
+use nilfs_engine::{Cno, Filesystem, Ino, InodeRef, Log, MountOptions, NewInode, SegNum, SetAttr};
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
-use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
+use nilfs_ondisk::inode::{INODE_SIZE, S_IFDIR, S_IFREG};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::superblock::{LogCursor, Superblock};
 use nilfs_ondisk::{BlockNr, BlockSize, Seq};
@@ -336,6 +336,46 @@ fn damaged_metadata_costs_at_most_the_newest_version() {
         if ino == Ino::SUFILE {
             salvaged.is_whole(ALL);
         }
+    }
+}
+
+/// What broke: where the inodes of a block are read in an older version, fsck told a loss of the volume, and
+/// salvage called each file whole whose owner, permissions or times were older.
+#[test]
+fn older_inodes_are_told_of_each_file_and_cost_no_content() {
+    let mut volume = Broken::new();
+    let device = Arc::new(MemoryDevice::from(std::mem::take(&mut volume.bytes)));
+    let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+    let changed = "two/a file with number 20";
+    let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    fs.set_attr(&find(&fs, changed), &mode).unwrap();
+    fs.unmount().unwrap();
+    volume.bytes = device.snapshot();
+    volume.salvage(&[]).is_whole(ALL);
+    volume.go_on();
+    let inodes = volume.newest(Ino::IFILE, |info| matches!(info, BlockInfo::Data { .. }));
+    let (end, all) = (inodes + BLOCK, volume.bytes.len());
+    let map = volume.directory.path().join("map");
+    let unreadable = format!(
+        "# by hand\n0x0 + 1\n0x0 {inodes:#x} +\n{inodes:#x} {BLOCK:#x} -\n{end:#x} {:#x} +\n",
+        all - end
+    );
+    fs::write(&map, unreadable).unwrap();
+    volume.bytes[inodes..end].fill(0);
+    for words in [&["--map", map.to_str().unwrap()][..], &[]] {
+        let salvaged = volume.salvage(words);
+        for (path, state) in salvaged.states() {
+            let Some(versions) = volume.versions.get(path) else { continue };
+            let is_newest = salvaged.file(path) == *versions.last().unwrap();
+            assert!(is_newest, "{path}, {words:?}");
+            let mode = fs::metadata(salvaged.to.join(path)).unwrap().mode() & 0o7777;
+            let right = if path == changed { 0o600 } else { 0o640 };
+            assert!(state != "whole" || mode == right, "{path}, {words:?}: mode {mode:o}");
+        }
+        let (not_whole, code) = (salvaged.not_whole(), salvaged.code);
+        assert!(not_whole.contains(&(changed, "damaged")), "{not_whole:?}");
+        assert!(not_whole.iter().all(|(_, state)| *state == "damaged"), "{not_whole:?}");
+        assert_eq!((not_whole.len(), code), (BLOCK / INODE_SIZE, Some(1)), "{words:?}");
     }
 }
 

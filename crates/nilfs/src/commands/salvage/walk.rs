@@ -497,8 +497,10 @@ impl Salvager {
                     false => Fate::older(&source.tree),
                 };
                 let older = Found { nth, source, file };
+                // What has the same inode has lost the same.
+                let is_same = loss.is_some() && older.file.has_same_inode(&found.file);
                 let lacks_content =
-                    self.loss(&older).is_some_and(|(loss, _)| loss == Loss::Content);
+                    is_same || self.loss(&older).is_some_and(|(loss, _)| loss == Loss::Content);
                 match self.copy_from(&older, to) {
                     Ok(()) if lacks_content => {}
                     Ok(()) => return Ok((self.proved(&older, fate), nth)),
