@@ -19,7 +19,7 @@ DIR ?= mnt
 # systems' programs, or minutes.
 QUICK_TESTS := bad_input config control copies defrag docs drop_ins handles host_full hostile interrupted \
 	json listings mapped_on_full messages operands \
-	mkfs mount mount_end outputs private recover resize transport \
+	mkfs mount mount_end outputs private recover refused_segments resize transport \
 	claims loop_device \
 	clean_volumes damaged_files damaged_metadata hostile_images unclean_volumes \
 	cleaning cleaning_faults cleaning_readers clocks cost defragmenting life linux_images memory recovery free_space \

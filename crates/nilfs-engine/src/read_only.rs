@@ -116,6 +116,7 @@ impl ReadOnlyVolume {
             cno: self.shown.cno(),
             clean_segments: self.clean_segments,
             kept_segments: 0,
+            refused_segments: 0,
             cleaner: CleanerTotals::default(),
             run: RunProgress::default(),
             last_step: None,
@@ -150,20 +151,26 @@ impl ReadOnlyVolume {
     /// Damage, a device error.
     pub fn usage(&self) -> Result<Usage> {
         let Volume { store, dat, super_root, .. } = &self.volume;
-        let known = LiveBlocks::gather(store, dat, super_root)?;
+        let (known, clean) = LiveBlocks::gather(store, dat, super_root)?;
+        let (refused, free): (Vec<_>, Vec<_>) = clean.into_iter().partition(|(_, live)| *live > 0);
+        let refused = refused.into_iter().map(|(segment, _)| segment).collect();
+        let free = self.clean_segments.min(free.len() as u64);
+        let room = FreeSpace { refused, ..self.free_space(free) };
         let now = self.options.clock.now().seconds as u64;
-        let (geometry, room) = (self.volume.geometry(), self.free_space());
+        let geometry = self.volume.geometry();
         Ok(SpaceUsage::new(geometry, &known, &self.options.cleaner, room, now).count())
     }
 
-    fn free_space(&self) -> FreeSpace {
+    /// Returns the space of clean segments.
+    fn free_space(&self, clean: u64) -> FreeSpace {
         let geometry = self.volume.geometry();
         let blocks =
             |segments: u64| segments.saturating_mul(u64::from(geometry.blocks_per_segment));
         FreeSpace {
-            free: blocks(self.clean_segments),
+            free: blocks(clean),
             reserved: blocks(geometry.reserved_segments()),
             unused: None,
+            refused: Vec::new(),
         }
     }
 }
@@ -236,7 +243,7 @@ impl Files for ReadOnlyVolume {
 
     /// What is not in a clean segment counts as in use, whether or not anything needs it.
     fn stat_fs(&self) -> Result<StatFs> {
-        let FreeSpace { free, reserved, .. } = self.free_space();
+        let FreeSpace { free, reserved, .. } = self.free_space(self.clean_segments);
         let stat = self.shown.stat_fs()?;
         let available = space::available(free, reserved, stat.block_size.into());
         Ok(StatFs { free, available, ..stat })

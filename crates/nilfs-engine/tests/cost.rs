@@ -3,12 +3,15 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use common::{check, content, make, mount, new, parameters, pattern, volume};
-use nilfs_device::{Device, Event, MemoryDevice, RecordingDevice};
+use nilfs_device::{Action, Device, Event, FaultyDevice, MemoryDevice, RecordingDevice};
 use nilfs_engine::mkfs::format;
 use nilfs_engine::{
-    Cno, Filesystem, InodeRef, MountOptions, Order, RenameMode, SetAttr, SetTime, Timestamp,
+    Cno, Filesystem, InodeRef, ManualRun, MountOptions, Order, RenameMode, SetAttr, SetTime,
+    Timestamp, Volume,
 };
 use nilfs_ondisk::inode::S_IFREG;
 use nilfs_ondisk::{BlockSize, ByteCount};
@@ -620,4 +623,85 @@ fn only_large_files_are_written_past_the_systems_memory() {
     fs.sync().unwrap();
     assert!(device.bytes_begun() > LARGE as u64 / 2, "{}", device.bytes_begun());
     check(&*device);
+}
+
+/// Looks at clean segments before they are entered: how many there are, and for each of them requests and
+/// bytes that were read, on average.
+#[derive(Debug, PartialEq)]
+struct Looks {
+    segments: u64,
+    requests: f64,
+    bytes: f64,
+}
+
+/// Has all clean segments of a closed volume looked at, after their live blocks were counted if `counted`.
+fn looks(device: &MemoryDevice, counted: bool) -> Looks {
+    let (below, faults) = FaultyDevice::new(MemoryDevice::from(device.snapshot()));
+    let fs = Filesystem::mount(Arc::new(below), MountOptions::default()).unwrap();
+    if counted {
+        fs.usage().unwrap();
+    }
+    let read = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+    let counts = Arc::clone(&read);
+    faults.set(move |request| {
+        if request.action == Action::Read {
+            counts.0.fetch_add(1, Ordering::Relaxed);
+            let bytes = request.bytes.end - request.bytes.start;
+            counts.1.fetch_add(bytes, Ordering::Relaxed);
+        }
+        None
+    });
+    // No run is so long: they are looked at, and not trimmed.
+    assert_eq!(fs.trim(0, u64::MAX, u64::MAX).unwrap(), 0);
+    assert_eq!(fs.status().refused_segments, 0);
+    let segments = Volume::open(Arc::new(MemoryDevice::from(device.snapshot())));
+    let segments = segments.unwrap().clean_segments().unwrap();
+    let average = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64 / segments as f64;
+    let looks = Looks { segments, requests: average(&read.0), bytes: average(&read.1) };
+    fs.unmount().unwrap();
+    looks
+}
+
+/// A closed volume with segments of 4 MiB, most of which were written in pieces of so many bytes, each made
+/// durable, and freed again.
+fn aged(piece: usize) -> MemoryDevice {
+    let (device, fs) = volume_of(BLOCK as u64, BLOCK as u64);
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    let everything = ManualRun { protection: Some(Duration::ZERO), ..ManualRun::default() };
+    for round in 0..2 {
+        for nth in 0..(96 << 20) / piece {
+            // Here and there, as a data base writes.
+            let at = (nth * 7919) % ((48 << 20) / piece) * piece;
+            fs.write(&file, at as u64, &pattern(nth + round, piece)).unwrap();
+            fs.sync_file(&file).unwrap();
+        }
+        fs.commit().unwrap();
+        fs.clean(&everything).unwrap();
+    }
+    fs.unmount().unwrap();
+    check(&*device);
+    MemoryDevice::from(device.below().snapshot())
+}
+
+/// Before the log enters a segment, it is known to hold nothing that is needed. That costs a block where no
+/// log ever was, the old summaries and what the DAT says of their blocks where there were some, and nothing
+/// once the live blocks of the volume have been counted, as the cleaner does.
+#[test]
+fn entering_a_segment_costs_little() {
+    const MIB: f64 = 1_048_576.0;
+    let (fresh, fs) = volume_of(BLOCK as u64, BLOCK as u64);
+    fs.unmount().unwrap();
+    let never_written = looks(fresh.below(), false);
+    eprintln!("never written: {never_written:?}");
+    assert_eq!((never_written.requests, never_written.bytes), (1.0, BLOCK as f64));
+    for (piece, most_requests, most_share) in [(1 << 20, 2.0, 0.01), (64 << 10, 13.0, 0.05)] {
+        let device = aged(piece);
+        let found = looks(&device, false);
+        let (requests, share) = (found.requests / 4.0, found.bytes / (4.0 * MIB));
+        eprintln!("in pieces of {piece}: {found:?}: {requests} requests a MiB, share {share}");
+        assert!(found.segments > 30 && found.requests > 1.0, "{found:?}");
+        assert!(requests <= most_requests && share <= most_share, "{found:?}");
+        let counted = looks(&device, true);
+        assert_eq!((counted.requests, counted.bytes), (0.0, 0.0), "{counted:?}");
+    }
 }

@@ -103,6 +103,12 @@ impl Metrics {
             gauge("segments", "Segments of the volume", status.geometry.nsegments),
             gauge("clean_segments", "Segments that are clean", status.clean_segments),
             gauge("kept_segments", "Segments that writers leave clean", status.kept_segments),
+            gauge(
+                "refused_segments",
+                "Segments that are kept out of use, because they hold what is needed, or may, although \
+                 they count as clean; see nilfs fsck",
+                status.refused_segments,
+            ),
             counter("log_bytes", "Bytes in all logs", status.blocks_written * block),
             counter("user_bytes", "Bytes of files in them", status.user_blocks_written * block),
             counter(

@@ -94,17 +94,26 @@ impl Tracking {
 }
 
 impl LiveBlocks {
-    /// Reads the state that a super root describes.
-    pub(crate) fn gather(store: &Store, dat: &Dat, super_root: &SuperRoot) -> Result<Self> {
+    /// Reads the state that a super root describes. Returns with it the segments that are clean by their
+    /// usage entries, each with the number of blocks that all the same live there, by the DAT.
+    pub(crate) fn gather(
+        store: &Store,
+        dat: &Dat,
+        super_root: &SuperRoot,
+    ) -> Result<(Self, Vec<(SegNum, u64)>)> {
         let source = Source { store, pointers: Pointers::Virtual(dat) };
         let mut table = SegmentTable::new(&store.geometry());
         dat.census(store, &mut |entry| table.add(entry))?;
         let sufile = root_of(&super_root.sufile)?;
         let mut written = Vec::new();
+        let mut clean = Vec::new();
         let mut bad_segments = 0;
         for usage in segments::usages(source, &sufile, SegNum(0)) {
             let (segment, usage) = usage?;
             bad_segments += u64::from(usage.is_bad());
+            if usage.is_clean() {
+                clean.push((segment, table.live(segment, &Protection::of_everything())));
+            }
             if usage.is_dirty() {
                 written.push((usage.su_lastmod.get(), segment));
             }
@@ -126,7 +135,7 @@ impl LiveBlocks {
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        Ok(known)
+        Ok((known, clean))
     }
 
     pub(crate) fn follow(&mut self, effects: &CheckpointEffects) {

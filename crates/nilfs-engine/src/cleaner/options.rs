@@ -206,6 +206,10 @@ pub struct Status {
     pub clean_segments: u64,
     /// Segments that are kept back for deleting and cleaning.
     pub kept_segments: u64,
+    /// Segments that are not written, although their usage entries call them clean, because something in
+    /// them is needed: those of which this is known. They are not among `clean_segments`.
+    #[serde(default)]
+    pub refused_segments: u64,
     /// Totals of the cleaner.
     pub cleaner: CleanerTotals,
     /// The run that was asked for last.
@@ -276,6 +280,9 @@ pub struct Usage {
     pub protected_until: Option<u64>,
     /// Blocks that the cleaner can reclaim at once.
     pub reclaimable: u64,
+    /// Blocks that no checkpoint needs, in [refused segments](Status::refused_segments).
+    #[serde(default)]
+    pub refused: u64,
     /// Blocks of clean segments and of the rest of the current one.
     pub free: u64,
     /// Of free and reclaimable blocks, and of those that are protected unless that is hard, those

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nilfs_ondisk::Geometry;
+use nilfs_ondisk::{Geometry, SegNum};
 
 use super::live_blocks::LiveBlocks;
 use super::options::{CleanerOptions, SnapshotUsage, Usage};
@@ -26,7 +26,7 @@ pub(crate) struct SpaceUsage {
 }
 
 /// What is clean. All in blocks.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct FreeSpace {
     pub(crate) free: u64,
     /// What programs cannot fill.
@@ -34,6 +34,8 @@ pub(crate) struct FreeSpace {
     /// Blocks that a mount for writing takes for unused, with those that can be reclaimed; `None`: there
     /// is no such mount.
     pub(crate) unused: Option<u64>,
+    /// Segments that are clean and cannot be written, because something in them is needed.
+    pub(crate) refused: Vec<SegNum>,
 }
 
 impl SpaceUsage {
@@ -60,13 +62,14 @@ impl SpaceUsage {
 
     /// Counts.
     pub(crate) fn count(&self) -> Usage {
-        let FreeSpace { free, reserved, unused } = self.room;
+        let FreeSpace { free, reserved, unused, .. } = self.room;
         let block_size = self.geometry.block_size.bytes64();
         let census = self.table.census(&self.protection);
         let until = census.young_until.and_then(|cno| self.times.of(cno, self.now));
         let total = space::total(&self.geometry);
         let needed = census.current + census.kept + census.young;
-        let reclaimable = total.saturating_sub(free).saturating_sub(needed);
+        let refused = self.refused_blocks();
+        let reclaimable = total.saturating_sub(free).saturating_sub(needed + refused);
         // Where protection is soft, a writer can take what only the young keep.
         let given_up = if self.hard_protection { 0 } else { census.young };
         let unused = unused.unwrap_or(free + reclaimable + given_up);
@@ -85,11 +88,21 @@ impl SpaceUsage {
             hard_protection: self.hard_protection,
             protected_until: until.map(|time| time.saturating_add(self.period.as_secs())),
             reclaimable,
+            refused,
             free,
             reserved: reserved.min(unused),
             available: space::available(unused, reserved, block_size),
             // Ascending, as the snapshots are.
             exclusive: self.protection.kept.iter().map(alone).collect(),
         }
+    }
+
+    /// Blocks that no checkpoint needs, in segments that cannot be written.
+    fn refused_blocks(&self) -> u64 {
+        let unneeded = |segment: &SegNum| {
+            let needed = self.table.live(*segment, &self.protection);
+            self.geometry.segment_blocks(*segment).saturating_sub(needed)
+        };
+        self.room.refused.iter().map(unneeded).sum()
     }
 }

@@ -321,7 +321,8 @@ impl Cleaning<'_> {
         let Tracking::Gathering(waiting) = mem::take(&mut *self.cleaner.live_blocks()) else {
             return Ok(());
         };
-        let mut known = gathered?;
+        let (mut known, clean) = gathered?;
+        log.judge_clean(&clean)?;
         waiting.iter().for_each(|effects| known.follow(effects));
         *self.cleaner.live_blocks() = Tracking::Ready(Box::new(known));
         self.count_needed();

@@ -151,8 +151,7 @@ impl Mounted for Unused {
     }
 
     fn refresh_space(&self, log: &SegmentWriter) {
-        let (geometry, clean) = (self.store.geometry(), log.writable_segments());
-        self.space.refresh(&geometry, log.base(), clean, self.cleaner.needed_blocks());
+        self.space.refresh(&self.store.geometry(), log, self.cleaner.needed_blocks());
     }
 }
 

@@ -216,6 +216,7 @@ impl Filesystem {
             cno: self.view().tree.cno,
             clean_segments: self.space.free_blocks() / per_segment,
             kept_segments: self.space.kept_blocks().div_ceil(per_segment),
+            refused_segments: self.space.refused_segments(),
             cleaner: totals,
             run,
             last_step,
@@ -279,6 +280,7 @@ impl Filesystem {
         let clean = log.segment_usages()?.into_iter().filter(|(_, usage)| usage.is_clean());
         let clean: Vec<SegNum> =
             clean.map(|(segment, _)| segment).filter(|it| log.may_write(*it)).collect();
+        self.refresh_space(&log);
         let geometry = self.store.geometry();
         let bytes = |block: BlockNr| block.0 * geometry.block_size.bytes64();
         let mut trimmed = 0;

@@ -63,7 +63,8 @@ impl Filesystem {
             let mut state = self.cleaner.live_blocks();
             match state.ready() {
                 Some(known) if known.covers(&known.protection(options.protection, now)) => {
-                    let room = FreeSpace { free, reserved, unused };
+                    let refused = log.refused_segments();
+                    let room = FreeSpace { free, reserved, unused, refused };
                     let geometry = self.store.geometry();
                     return Ok(SpaceUsage::new(geometry, known, &options, room, now));
                 }

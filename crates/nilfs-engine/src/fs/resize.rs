@@ -143,10 +143,9 @@ impl Filesystem {
         let beyond = usages.iter().filter(|(segment, _)| *segment >= end);
         let clean_beyond = beyond.clone().filter(|(_, usage)| usage.is_clean()).count() as u64;
         for (segment, _) in beyond.clone().filter(|(_, usage)| usage.is_clean()) {
-            if log.is_refused(*segment) {
+            if let Some(refusal) = log.refusal(*segment) {
                 return Err(Error::Inconsistent(format!(
-                    "segment {segment} is to be cut off, and a checkpoint needs something there, although \
-                     its usage entry says that it is clean; nilfs fsck corrects the entry"
+                    "segment {segment} is not cut off: {refusal}"
                 )));
             }
         }

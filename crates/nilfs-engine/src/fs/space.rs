@@ -52,8 +52,8 @@ use std::ops::{Add, RangeInclusive};
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::{Cno, FileBlock, Geometry, Ino};
 
-use crate::commit::Base;
 use crate::host::{Mutex, NumberState, Rank};
+use crate::log::segment_writer::SegmentWriter;
 
 /// Blocks that one changed data block can cost: itself and the node above it. For each of them
 /// another block, of the DAT, may change, but no more than the DAT has.
@@ -207,6 +207,8 @@ struct DeviceSpace {
     free: u64,
     /// Blocks that are not needed; `None`: it is not known what can be reclaimed.
     unused: Option<Unused>,
+    /// Clean segments that are not written, because something in them is needed.
+    refused_segments: u64,
     /// Of the DAT, and some that it may get.
     dat: u64,
     /// What growing leaves unused.
@@ -304,6 +306,7 @@ impl DeviceSpace {
         Self {
             free,
             unused: needed.map(unused),
+            refused_segments: 0,
             dat: dat + BLOCKS_PER_COMMIT,
             reserved: reserve(geometry, dat),
             layers: Layers::new(geometry, dat),
@@ -312,16 +315,25 @@ impl DeviceSpace {
         }
     }
 
-    /// What there is after a commit: `clean` segments can be written, and the rest of those in
+    /// Space as a commit has left it: of the segments that can be written, and of the rest of those in
     /// which the log is.
-    fn after(geometry: &Geometry, base: &Base, clean: u64, needed: Option<Needed>) -> Self {
+    fn after(geometry: &Geometry, log: &SegmentWriter, needed: Option<Needed>) -> Self {
+        let base = log.base();
         let per_segment = u64::from(geometry.blocks_per_segment);
         let current = geometry.segment_end(base.position.segment).0 - base.position.block.0;
         let next = geometry.segment_blocks(base.position.next);
-        let free = clean.saturating_mul(per_segment).saturating_add(current + next);
+        let clean = log.writable_segments().saturating_mul(per_segment);
+        let free = clean.saturating_add(current + next);
         // Whatever a damaged inode says.
         let dat = base.super_root.dat.i_blocks.get() / geometry.block_size.sectors();
-        Self::new(geometry, free, needed, dat.min(blocks(geometry)))
+        let refused_segments = log.refused_segments().len() as u64;
+        // The cleaner cannot take what is dead there.
+        let needed = needed.map(|needed| {
+            let refused = refused_segments.saturating_mul(per_segment);
+            Needed { blocks: needed.blocks.saturating_add(refused), ..needed }
+        });
+        let space = Self::new(geometry, free, needed, dat.min(blocks(geometry)));
+        Self { refused_segments, ..space }
     }
 
     fn unused(&self) -> u64 {
@@ -463,27 +475,22 @@ impl Drop for Claim<'_> {
 }
 
 impl Space {
-    /// Takes over the space on the device: `clean` segments can be written, and of the
-    /// blocks of all segments, all but those `needed` can be reclaimed; `None`: that is not known.
-    pub(crate) fn refresh(
-        &self,
-        geometry: &Geometry,
-        base: &Base,
-        clean: u64,
-        needed: Option<Needed>,
-    ) {
-        self.0.lock().device = DeviceSpace::after(geometry, base, clean, needed);
+    /// Takes over the space on the device, as the owner of the log knows it. Of the blocks of all segments,
+    /// all but those `needed` can be reclaimed; `None`: that is not known.
+    pub(crate) fn refresh(&self, geometry: &Geometry, log: &SegmentWriter, needed: Option<Needed>) {
+        let device = DeviceSpace::after(geometry, log, needed);
+        self.0.lock().device = device;
     }
 
     /// The same after a commit, which has taken what was frozen.
     pub(crate) fn committed(
         &self,
         geometry: &Geometry,
-        base: &Base,
-        clean: u64,
+        log: &SegmentWriter,
         needed: Option<Needed>,
     ) {
-        self.0.lock().take_over(DeviceSpace::after(geometry, base, clean, needed));
+        let device = DeviceSpace::after(geometry, log, needed);
+        self.0.lock().take_over(device);
     }
 
     /// Blocks that the cleaner would have to gain so that there is space for an operation, and for
@@ -522,6 +529,12 @@ impl Space {
     /// volume, too, has some, so that not every overwriting moves a segment of live blocks.
     pub(crate) fn reserved_blocks(&self) -> u64 {
         self.0.lock().device.reserved
+    }
+
+    /// Number of clean segments that are not written, because something in them is needed, as far as that
+    /// is known.
+    pub(crate) fn refused_segments(&self) -> u64 {
+        self.0.lock().device.refused_segments
     }
 
     /// Blocks that growing files leave clean.

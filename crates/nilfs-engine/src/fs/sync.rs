@@ -399,8 +399,8 @@ impl Filesystem {
                 }
             }
         }
-        let (clean, needed) = (log.writable_segments(), self.needed_blocks(log));
-        self.space.committed(&self.store.geometry(), log.base(), clean, needed);
+        let needed = self.needed_blocks(log);
+        self.space.committed(&self.store.geometry(), log, needed);
         // What was changed need not stay any more. Everything is looked at twice, once for its use,
         // but in parts: nobody should wait for all of it to go.
         let parts = 2 * self.table.lock().len() / EVICTED_AT_ONCE + 1;
@@ -430,8 +430,7 @@ impl Filesystem {
     /// Takes over what the device has room for.
     pub(super) fn refresh_space(&self, log: &SegmentWriter) {
         let needed = self.needed_blocks(log);
-        let clean = log.writable_segments();
-        self.space.refresh(&self.store.geometry(), log.base(), clean, needed);
+        self.space.refresh(&self.store.geometry(), log, needed);
     }
 
     /// Returns what must be kept when there is no room; `None` if that is not known.

@@ -11,6 +11,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use nilfs_ondisk::{BlockNr, SegNum};
 
@@ -26,37 +27,64 @@ const MOST_READ: usize = 256 << 10;
 /// Clean segments of which more is known than that.
 #[derive(Debug, Default)]
 pub(crate) struct CleanSegments {
-    /// The segments that were looked at, each with what is needed there, if anything is.
-    known: RefCell<BTreeMap<SegNum, Option<String>>>,
+    /// The segments that were looked at, each with the reason not to write there, if there is one.
+    known: RefCell<BTreeMap<SegNum, Option<Refusal>>>,
+}
+
+/// Reason not to write a clean segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// This is there, and needed.
+    Needed(String),
+    /// What it would take to judge it is damaged, or cannot be read.
+    Unjudged(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Needed(what) => write!(
+                f,
+                "although its usage entry says that it is clean, {what}; nilfs fsck corrects the entry"
+            ),
+            Self::Unjudged(damage) => write!(
+                f,
+                "whether anything in it is needed cannot be told: {damage}; nilfs fsck says what can be \
+                 done about that"
+            ),
+        }
+    }
 }
 
 impl CleanSegments {
     /// Whether a clean segment holds nothing that is needed. It is looked at if that has not been done.
     pub(crate) fn is_free(&self, store: &Store, dat: &Dat, segment: SegNum) -> bool {
-        if let Some(needed) = self.known.borrow().get(&segment) {
-            return needed.is_none();
+        if let Some(refusal) = self.known.borrow().get(&segment) {
+            return refusal.is_none();
         }
-        let needed = needed_in(store, dat, segment);
-        let is_free = needed.is_none();
-        self.note(segment, needed);
+        let refusal = refusal_of(store, dat, segment);
+        let is_free = refusal.is_none();
+        self.note(segment, refusal);
         is_free
     }
 
     /// A segment holds what is needed, although it is clean.
     pub(crate) fn refuse(&self, segment: SegNum, needed: &str) {
-        if !self.is_refused(segment) {
-            self.note(segment, Some(needed.to_owned()));
+        if self.refusal(segment).is_none() {
+            self.note(segment, Some(Refusal::Needed(needed.to_owned())));
         }
     }
 
-    fn note(&self, segment: SegNum, needed: Option<String>) {
-        if let Some(needed) = &needed {
-            tracing::error!(
-                "segment {segment} is not written, although its usage entry says that it is clean: \
-                 {needed}; nilfs fsck corrects the entry"
-            );
+    /// No block lives in a segment, as the whole DAT says.
+    pub(crate) fn judge_free(&self, segment: SegNum) {
+        self.known.borrow_mut().entry(segment).or_insert(None);
+    }
+
+    fn note(&self, segment: SegNum, refusal: Option<Refusal>) {
+        if let Some(refusal) = &refusal {
+            tracing::error!("segment {segment} is not written: {refusal}");
         }
-        self.known.borrow_mut().insert(segment, needed);
+        self.known.borrow_mut().insert(segment, refusal);
     }
 
     /// This mount has freed a segment.
@@ -64,19 +92,20 @@ impl CleanSegments {
         self.known.borrow_mut().insert(segment, None);
     }
 
-    /// Whether a segment was found to hold what is needed, although it is clean.
-    pub(crate) fn is_refused(&self, segment: SegNum) -> bool {
-        matches!(self.known.borrow().get(&segment), Some(Some(_)))
+    /// Returns the reason not to write a segment, if one was found.
+    pub(crate) fn refusal(&self, segment: SegNum) -> Option<Refusal> {
+        self.known.borrow().get(&segment).cloned().flatten()
     }
 
-    /// Returns the number of such segments, as far as segments were looked at.
-    pub(crate) fn refused(&self) -> u64 {
-        self.known.borrow().values().filter(|needed| needed.is_some()).count() as u64
+    /// Returns the segments that are not written, as far as segments were looked at.
+    pub(crate) fn refused(&self) -> Vec<SegNum> {
+        let known = self.known.borrow();
+        known.iter().filter(|(_, refusal)| refusal.is_some()).map(|(segment, _)| *segment).collect()
     }
 }
 
-/// Returns what is needed in a segment, if anything is, as its old summaries and the DAT say.
-fn needed_in(store: &Store, dat: &Dat, segment: SegNum) -> Option<String> {
+/// Returns the reason not to write a segment, if there is one, as its old summaries and the DAT say.
+fn refusal_of(store: &Store, dat: &Dat, segment: SegNum) -> Option<Refusal> {
     let mut summaries = Summaries::new(store, segment);
     while let Some(log) = summaries.next() {
         for described in log.blocks(store.block_size()) {
@@ -84,9 +113,10 @@ fn needed_in(store: &Store, dat: &Dat, segment: SegNum) -> Option<String> {
                 Ok(false) => {}
                 Ok(true) => {
                     let (block, ino) = (described.block, described.ino);
-                    return Some(format!("block {block} is one of inode {ino} in a checkpoint"));
+                    let needed = format!("block {block} is one of inode {ino} in a checkpoint");
+                    return Some(Refusal::Needed(needed));
                 }
-                Err(error) => return Some(format!("what is there cannot be judged: {error}")),
+                Err(error) => return Some(Refusal::Unjudged(error.to_string())),
             }
         }
     }

@@ -48,13 +48,18 @@ pub(crate) fn after(log: &ChainedLog) -> Result<LogPosition> {
 }
 
 /// Whether the segment that a log names as the next is the one that was set aside for it: so says the
-/// sufile. Any other may be in use.
+/// sufile. Any other may be in use, and what is in this one is looked at before the log enters it.
 pub(crate) fn names_a_free_segment(
     volume: &Volume,
     sufile: &SufileEdit,
     position: &LogPosition,
 ) -> Result<bool> {
-    Ok(position.next != position.segment && sufile.is_set_aside(volume.source(), position.next)?)
+    Ok(position.next != position.segment && is_set_aside(volume, sufile, position.next)?)
+}
+
+/// Whether a segment was set aside, and none of the logs is there that lead to the newest checkpoint.
+fn is_set_aside(volume: &Volume, sufile: &SufileEdit, next: SegNum) -> Result<bool> {
+    Ok(!volume.found.chain.contains(&next) && sufile.is_set_aside(volume.source(), next)?)
 }
 
 /// Where the log goes on after an unclean end. `sufile` says already that the segments with the logs
@@ -134,7 +139,7 @@ fn in_fresh_segment(
     let (store, source, newest) = (&volume.store, volume.source(), &volume.found.newest);
     let allows = |segment| withheld.allows(store, &volume.dat, segment);
     let set_aside = match newest.next.filter(|next| *next != newest.segment) {
-        Some(next) if sufile.is_set_aside(source, next)? && allows(next) => Some(next),
+        Some(next) if is_set_aside(volume, sufile, next)? && allows(next) => Some(next),
         _ => None,
     };
     let segment = match set_aside {

@@ -602,6 +602,15 @@ impl SegmentWriter {
     }
 
     fn write_log(&mut self, log: &SealedLog, stamp: &Stamp) -> Result<()> {
+        let enters = log.start == self.store.geometry().segment_start(log.segment);
+        // The segment that an earlier mount has set aside was not looked at yet.
+        if enters && let Some(refusal) = self.refusal(log.segment) {
+            return Err(Error::Inconsistent(format!(
+                "the log does not go on in segment {}, which was set aside for it: {refusal}; the next \
+                 mount goes on in another",
+                log.segment
+            )));
+        }
         self.mark_in_use(stamp)?;
         self.store.make_way_for(log);
         // A large write reaches the device at once, a small one when the system comes to it. A card with one

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use nilfs_ondisk::SegNum;
 
-use super::clean_segments::CleanSegments;
+use super::clean_segments::{CleanSegments, Refusal};
 use crate::dat::Dat;
 use crate::store::Store;
 use crate::tree::Era;
@@ -58,7 +58,7 @@ impl Withheld {
     pub(crate) fn has(&self, segment: SegNum) -> bool {
         self.segments.contains_key(&segment)
             || self.end.is_some_and(|end| segment >= end.segment)
-            || self.clean.is_refused(segment)
+            || self.clean.refusal(segment).is_some()
     }
 
     /// Whether a clean segment may be taken. It is looked at first, unless it is known to be free.
@@ -66,9 +66,13 @@ impl Withheld {
         !self.has(segment) && self.clean.is_free(store, dat, segment)
     }
 
-    /// Whether something that is needed was found in a clean segment.
-    pub(crate) fn is_refused(&self, segment: SegNum) -> bool {
-        self.clean.is_refused(segment)
+    /// Returns the reason not to write a segment that holds what is needed, or may, whatever its usage entry
+    /// says. It is looked at first, unless it is known to be free.
+    pub(crate) fn refusal(&self, store: &Store, dat: &Dat, segment: SegNum) -> Option<Refusal> {
+        match self.clean.is_free(store, dat, segment) {
+            true => None,
+            false => self.clean.refusal(segment),
+        }
     }
 
     /// A clean segment is not taken as long as the volume is mounted, because `needed` is there.
@@ -76,8 +80,17 @@ impl Withheld {
         self.clean.refuse(segment, needed);
     }
 
-    /// Returns the number of clean segments in which something is needed, as far as they were looked at.
-    pub(crate) fn refused(&self) -> u64 {
+    /// So many blocks of checkpoints lie in a clean segment, as the whole DAT says.
+    pub(crate) fn judge(&self, segment: SegNum, live: u64) {
+        match live {
+            0 => self.clean.judge_free(segment),
+            _ if self.segments.contains_key(&segment) => {}
+            _ => self.clean.refuse(segment, &format!("{live} blocks of checkpoints lie there")),
+        }
+    }
+
+    /// Returns the clean segments in which something is needed, as far as they were looked at.
+    pub(crate) fn refused(&self) -> Vec<SegNum> {
         self.clean.refused()
     }
 

@@ -52,6 +52,8 @@ struct Bytes {
     protected: u64,
     #[serde(rename = "reclaimable_bytes")]
     reclaimable: u64,
+    #[serde(rename = "refused_bytes")]
+    refused: u64,
     #[serde(rename = "free_bytes")]
     free: u64,
     #[serde(rename = "reserved_bytes")]
@@ -110,14 +112,17 @@ fn print(usage: &Usage, record: &Record) -> anyhow::Result<()> {
         Column::Number("SHARE"),
         Column::Text(""),
     ]);
-    for (name, part, note) in [
+    let refused = ("kept out of use", bytes.refused, "counts as clean, wrongly: run nilfs fsck");
+    let refused = (bytes.refused > 0).then_some(refused);
+    let parts = [
         ("live", bytes.live, "the newest checkpoint"),
         ("snapshots", bytes.snapshots, "kept by snapshots"),
         ("protected", bytes.protected, protected.as_str()),
         ("reclaimable", bytes.reclaimable, "the cleaner can take it"),
         ("free", bytes.free, free.as_str()),
-        ("total", bytes.total, ""),
-    ] {
+    ];
+    let total = ("total", bytes.total, "");
+    for (name, part, note) in parts.into_iter().chain(refused).chain([total]) {
         let share = u128::from(part) * 100 / u128::from(bytes.total.max(1));
         rows.push([name.into(), ByteCount(part).to_string(), format!("{share}%"), note.into()]);
     }
@@ -145,6 +150,7 @@ fn record(usage: &Usage, reach: Option<&Reach>) -> Record {
             snapshots: bytes(usage.snapshots),
             protected: bytes(usage.protected),
             reclaimable: bytes(usage.reclaimable),
+            refused: bytes(usage.refused),
             free: bytes(usage.free),
             reserved: bytes(usage.reserved),
             available: bytes(usage.available),

@@ -49,6 +49,7 @@ struct Record {
     segments: u64,
     clean_segments: u64,
     kept_segments: u64,
+    refused_segments: u64,
     blocks_written: u64,
     user_blocks_written: u64,
     write_amplification: Option<f64>,
@@ -209,6 +210,11 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
                 status.clean_segments, status.geometry.nsegments, status.kept_segments
             ),
         ),
+    ]);
+    if let Some(refused) = refused(status) {
+        lines.push(("kept out of use", refused));
+    }
+    lines.extend([
         ("full", full(rates::until_full(None, status))),
         ("in memory", format!("{} to be written", ByteCount(status.dirty_bytes))),
     ]);
@@ -217,6 +223,16 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
     }
     lines.push(("mounted for", output::duration(Duration::from_secs(status.uptime))));
     lines
+}
+
+/// What keeps segments out of use, and what to do. Nothing if there is none.
+fn refused(status: &Status) -> Option<String> {
+    let which = match status.refused_segments {
+        0 => return None,
+        1 => "1 segment counts as clean, but holds what is needed, or may".to_owned(),
+        count => format!("{count} segments count as clean, but hold what is needed, or may"),
+    };
+    Some(format!("{which}: unmount, and run nilfs fsck"))
 }
 
 fn not_written(loss: &Loss) -> String {
@@ -314,6 +330,7 @@ fn record(
         segments: status.geometry.nsegments,
         clean_segments: status.clean_segments,
         kept_segments: status.kept_segments,
+        refused_segments: status.refused_segments,
         blocks_written: status.blocks_written,
         user_blocks_written: status.user_blocks_written,
         write_amplification: rates::amplification(status),

@@ -8,6 +8,7 @@ use nilfs_ondisk::superblock::STATE_RESIZE;
 use super::{SegmentWriter, Stamp};
 use crate::commit::Base;
 use crate::error::{Error, Result};
+use crate::log::clean_segments::Refusal;
 use crate::log::withheld::NewEnd;
 
 impl SegmentWriter {
@@ -44,7 +45,7 @@ impl SegmentWriter {
     /// may have counted the others as clean or not.
     fn free_segments(&self) -> u64 {
         let counted = self.base.clean_segments;
-        match self.refused_segments() {
+        match self.refused_segments().len() as u64 {
             0 => counted,
             refused => {
                 let clean = self.base.sufile_edit.clean(self.source());
@@ -63,14 +64,34 @@ impl SegmentWriter {
         self.withheld.allows(&self.store, &self.base.dat, segment)
     }
 
-    /// Whether something that is needed is in a clean segment, which is looked at for that.
-    pub(crate) fn is_refused(&self, segment: SegNum) -> bool {
-        !self.may_write(segment) && self.withheld.is_refused(segment)
+    /// Takes note of how many blocks live in segments, by the DAT of a moment in which they were clean by
+    /// their usage entries. Those that have been taken since are no concern of this.
+    ///
+    /// # Errors
+    /// The sufile cannot be read.
+    pub(crate) fn judge_clean(&self, clean: &[(SegNum, u64)]) -> Result<()> {
+        for &(segment, live) in clean {
+            if self.segment_usage(segment)?.is_clean() {
+                self.withheld.judge(segment, live);
+            }
+        }
+        Ok(())
     }
 
-    /// Returns the number of clean segments in which something is needed, as far as they were looked at.
-    pub(crate) fn refused_segments(&self) -> u64 {
-        self.withheld.refused()
+    /// Returns the reason not to write a segment that holds what is needed, or may, whatever its usage entry
+    /// says. It is looked at first, if that is not known.
+    pub(crate) fn refusal(&self, segment: SegNum) -> Option<Refusal> {
+        self.withheld.refusal(&self.store, &self.base.dat, segment)
+    }
+
+    /// Returns the clean segments in which something is needed, as far as they were looked at. Where the log
+    /// is, or was set aside to go on, its next checkpoint corrects the entry.
+    pub(crate) fn refused_segments(&self) -> Vec<SegNum> {
+        let is_clean = |segment: &SegNum| {
+            let is_clean = self.segment_usage(*segment).map_or(true, |usage| usage.is_clean());
+            is_clean && !self.is_busy(*segment)
+        };
+        self.withheld.refused().into_iter().filter(is_clean).collect()
     }
 
     /// Takes a clean segment out of the log's way, for logs next to the chain.

@@ -67,6 +67,7 @@ pub mod tests {
             cno: Cno(17),
             clean_segments: 550,
             kept_segments: 50,
+            refused_segments: 0,
             cleaner: CleanerTotals { segments_freed: 40, ..CleanerTotals::default() },
             run: RunProgress::default(),
             last_step: None,

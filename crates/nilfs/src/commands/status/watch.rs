@@ -149,6 +149,9 @@ fn numbers(status: &Status, full: Option<Duration>) -> Vec<Line<'static>> {
             output::duration(Duration::from_secs(status.uptime))
         )),
     ];
+    if let Some(refused) = super::refused(status) {
+        lines.insert(0, Line::from(refused).red().bold());
+    }
     if status.stopped.is_some() {
         lines.insert(0, Line::from("read-only after an error; see the log").red().bold());
     }
@@ -236,6 +239,13 @@ mod tests {
         let loss = Loss { reason: "it broke".into(), since: 0, files: 1, bytes: 2 };
         let screen = screen(90, 24, Status { stopped: Some(loss), ..later() });
         assert!(screen.contains("read-only after an error"), "{screen}");
+    }
+
+    #[test]
+    fn segments_that_are_kept_out_of_use_are_not_overlooked() {
+        let screen = screen(90, 24, Status { refused_segments: 2, ..later() });
+        assert!(screen.contains("2 segments count as clean, but hold what is needed"), "{screen}");
+        assert!(screen.contains("run nilfs fsck"), "{screen}");
     }
 
     #[test]
