@@ -286,8 +286,10 @@ fn recovered(settings: Settings, content: Vec<u8>) -> Result<Vec<u8>, String> {
 fn recover(settings: Settings, content: &[u8]) -> Result<(Tree, Vec<Event>), String> {
     let device = Arc::new(medium(content.to_vec()));
     let below: Arc<dyn Device> = Arc::<Medium>::clone(&device);
-    let shown = Subject::mount(below, settings.mounting)?.tree()?;
-    Ok((shown, device.below().take_events()))
+    let subject = Subject::mount(below, settings.mounting)?;
+    let (shown, events) = (subject.tree()?, device.below().take_events());
+    subject.refuses_no_segment(true)?;
+    Ok((shown, events))
 }
 
 fn same(expected: &Tree, found: &Tree) -> Result<(), String> {

@@ -212,6 +212,24 @@ impl Subject {
         Ok((usage, self.fs.status().cleaner.segments_skipped))
     }
 
+    /// Fails if a clean segment is kept out of use because something that is needed was found there. As
+    /// far as segments have been looked at; `thorough`: each of them is, by its summaries and by the DAT.
+    ///
+    /// # Errors
+    /// How many such segments there are, or the engine's, in words.
+    pub fn refuses_no_segment(&self, thorough: bool) -> Result<(), String> {
+        if thorough {
+            // No run of segments is so long: they are looked at, and not trimmed.
+            let looked = guarded(|| self.fs.trim(0, u64::MAX, u64::MAX));
+            looked.map_err(|error| format!("look at clean segments: {error}"))?;
+            self.usage()?;
+        }
+        match self.fs.status().refused_segments {
+            0 => Ok(()),
+            refused => Err(format!("{refused} clean segments are refused on a sound volume")),
+        }
+    }
+
     /// Does nothing, in virtual time, until the cleaner has nothing more to do by itself. Returns the
     /// number of segments that it has freed.
     #[cfg(feature = "shuttle")]
