@@ -22,6 +22,7 @@
 //! its own that finds or writes logs, which is the engine's.
 
 mod anew;
+mod as_repaired;
 mod broken_past;
 mod concerned;
 mod contradicted;
@@ -60,6 +61,7 @@ use thiserror::Error;
 use crate::draft::Draft;
 use crate::paths::Paths;
 
+pub use as_repaired::AsRepaired;
 pub use concerned::{Concerned, Loss};
 pub use progress::{Observer, Task};
 pub use undo::{UndoDevice, UndoError, apply_undo};

@@ -7,7 +7,6 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod administration;
-mod as_repaired;
 mod beneath;
 mod cli;
 mod commands;

@@ -73,13 +73,19 @@ fn wrong(sample: &Sample, damage: &Damage, verdict: &Verdict) -> Vec<String> {
     shown.collect()
 }
 
-/// What does not hold yet. Whoever makes it hold takes it out here. What is not listed holds for all that
-/// is damaged here.
+/// Returns whether a violation is known, because the promise does not hold yet. A change that makes it hold
+/// takes it out here. All that is not listed holds for all that is damaged here.
 fn is_to_come(sample: &Sample, block: &Block, harm: Harm, violation: &Violation) -> bool {
-    use Holds::{Content, Directory, Inodes, Node, Summary, SuperRoot};
+    use Holds::{Content, Dat, Directory, Inodes, Node, Summary, SuperRoot};
     let is_of = |kinds: &[Holds]| kinds.contains(&block.holds);
     let is_crashed = sample.which.left == Left::Crashed;
     let is_newest = block.log == Some(sample.newest_log);
+    // A mount that writes reads a whole directory for any name in it, and cannot tell which segments are
+    // clean where a block of the DAT is bad. Nothing else comes of one bit.
+    if harm == Harm::Bit {
+        let is_of_these = is_of(&[Directory]) || is_crashed && is_of(&[Dat]);
+        return violation.class == Class::Disagree && is_of_these;
+    }
     match violation.class {
         Class::Panic => false,
         // A repair cannot save what it cannot read, and does nothing then.
@@ -95,9 +101,9 @@ fn is_to_come(sample: &Sample, block: &Block, harm: Harm, violation: &Violation)
             is_newest
                 || is_of(&[Directory])
                 || is_crashed && (is_of(&[Content]) || harm == Harm::Unreadable)
+                // A repair that goes on from an older checkpoint counts on.
+                || is_crashed && harm == Harm::Swapped && is_of(&[Summary])
         }
-        // Rescue mode does not use what fsck would make anew.
-        Class::LostMore if violation.view == "mount -o ro,rescue" => true,
         // A log pays for one of its blocks, and so does what comes after it.
         Class::LostMore | Class::WrongExit => {
             is_crashed

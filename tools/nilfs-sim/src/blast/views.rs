@@ -11,7 +11,7 @@ use std::sync::Arc;
 use nilfs_check::{CheckError, Options, Report};
 use nilfs_device::Device;
 use nilfs_engine::{Cno, FileType, Filesystem, Ino, ReadOnlyOptions, ReadOnlyVolume};
-use nilfs_repair::{Plan, RepairError, Risk, UndoDevice, apply_undo, plan};
+use nilfs_repair::{AsRepaired, Observer, Plan, RepairError, Risk, UndoDevice, apply_undo, plan};
 use serde_json::Value;
 
 use super::damage::Patient;
@@ -62,7 +62,14 @@ pub fn mount(device: Arc<dyn Device>) -> Shown {
 #[must_use]
 pub fn look(device: Arc<dyn Device>, rescue: bool) -> Shown {
     let options = ReadOnlyOptions { rescue, ..ReadOnlyOptions::default() };
-    match guarded(|| ReadOnlyVolume::mount(device, options)) {
+    let mounted = guarded(|| {
+        let device = match rescue {
+            true => AsRepaired::new(device, &Observer::default()).device,
+            false => device,
+        };
+        ReadOnlyVolume::mount(device, options)
+    });
+    match mounted {
         Ok(volume) => Shown::Files(volume.shown().cno(), Picture::take(&volume)),
         Err(why) => Shown::Refused(why),
     }

@@ -15,7 +15,7 @@ use anyhow::Context;
 use clap_complete::engine::ArgValueCompleter;
 use nilfs_device::Device;
 use nilfs_engine::ReadOnlyVolume;
-use nilfs_repair::Observer;
+use nilfs_repair::{AsRepaired, Observer};
 use rustix::fs::{Mode, OFlags};
 
 use super::attend::Hangup;
@@ -25,7 +25,6 @@ use super::options::{self, Options};
 use super::read_only;
 use super::remount::remount;
 use super::serve::serve;
-use crate::as_repaired::AsRepaired;
 use crate::exit::{Failure, Status};
 use crate::image::{Checkpoints, Door};
 use crate::memory;

@@ -16,6 +16,7 @@ use nilfs_device::{Access, Device, MaskedDevice};
 use nilfs_engine::rescue::Rescue;
 use nilfs_engine::{CheckpointInfo, Cno, Error};
 use nilfs_fuse::When;
+use nilfs_repair::AsRepaired;
 
 use self::losses::Losses;
 use self::report::Base;
@@ -23,7 +24,6 @@ use self::walk::Salvager;
 use super::cp::{Copier, Existing, Wording};
 use super::fsck::watch;
 use crate::administration::mounts_of;
-use crate::as_repaired::AsRepaired;
 use crate::beneath::Destination;
 use crate::completions;
 use crate::device;
