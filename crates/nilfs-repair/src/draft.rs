@@ -1,6 +1,8 @@
 //! The volume as it should be: the device with corrections laid over it. Checksums of logs are made
 //! right again, so that the engine and the checker take what was corrected for written so.
 
+mod seal;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::ops::Range;
@@ -11,14 +13,12 @@ use nilfs_device::{CopyOnWriteDevice, Device, IoSlice, Scratch, Writes};
 use nilfs_engine::Log;
 use nilfs_engine::scan::Scan;
 use nilfs_ondisk::checkpoint::INVALID;
-use nilfs_ondisk::crc::{BlockSum, Crc, crc32_le};
 use nilfs_ondisk::dirent::record_at;
-use nilfs_ondisk::summary::{
-    FileInfo, GC, Items, LogHeader, NewLog, SR, encode_summary, parse_items, seal_again,
-};
-use nilfs_ondisk::superblock::{LogCursor, Superblock};
-use nilfs_ondisk::{BlockNr, BlockSize, Cno, Geometry, Ino, SegNum, Seq};
+use nilfs_ondisk::summary::{LogHeader, parse_items};
+use nilfs_ondisk::superblock::LogCursor;
+use nilfs_ondisk::{BlockNr, Cno, Geometry, Ino, SegNum};
 
+use self::seal::is_walked;
 use crate::anew::{self, Anew, Replacement};
 use crate::broken_past::Doomed;
 use crate::contradicted::Disputed;
@@ -34,6 +34,8 @@ use crate::{
     Concerned, Kept, Loss, Observer, Repair, RepairError, Risk, Segments, Settings, displaced_by,
     superblocks, sync_logs,
 };
+
+pub(crate) use self::seal::is_whole;
 
 /// How often the corrected volume is checked and corrected again. Each round is for what the one
 /// before has uncovered.
@@ -655,7 +657,7 @@ impl Draft {
         self.logs(report.newest_log)?.make(correction)
     }
 
-    /// What the logs say, up to the newest one.
+    /// Returns what the logs say, up to the newest one.
     fn logs(&self, newest: LogCursor) -> Option<Anew<'_>> {
         let geometry = superblocks::best(&*self.device).ok()?.geometry();
         let device = &*self.device;
@@ -736,163 +738,10 @@ impl Draft {
         None
     }
 
-    /// The summary of a log whose other blocks are there; `None` if it takes more blocks than it may.
-    fn summary(
-        &self,
-        at: BlockNr,
-        header: &NewLog,
-        files: &[FileInfo],
-        payload: u64,
-    ) -> io::Result<Option<Vec<u8>>> {
-        let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
-        let geometry = superblock.geometry();
-        let first = at.plus(header.summary_blocks);
-        // The checksum over what cannot be read will be right when that is zeros.
-        let block = |nth| dat::read(&*self.device, &geometry, first.plus(nth));
-        let zeros = || vec![0; geometry.block_size.bytes()];
-        let blocks: Vec<_> = (0..payload).map(|nth| block(nth).unwrap_or_else(zeros)).collect();
-        let mut payload: Vec<_> = blocks.iter().map(|block| BlockSum::of(block)).collect();
-        if !is_walked(&superblock, at, header.seq, header.flags) {
-            let contents = files.iter().flat_map(evidence::contents);
-            let unknown = payload.iter_mut().zip(contents).filter(|(_, is_content)| *is_content);
-            unknown.for_each(|(sum, _)| *sum = sum.unverified());
-        }
-        let (size, seed) = (geometry.block_size, superblock.crc_seed());
-        let bytes = encode_summary(header, files, &[], &payload, size, seed);
-        Ok((bytes.len() as u64 == header.summary_blocks * size.bytes64()).then_some(bytes))
-    }
-
     pub(crate) fn block_size(&self) -> io::Result<u64> {
         let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
         Ok(superblock.geometry().block_size.bytes64())
     }
-
-    /// Makes the checksums right of the logs that have these blocks, given in order.
-    pub(crate) fn seal_logs(
-        &mut self,
-        superblock: &Superblock,
-        blocks: &[BlockNr],
-    ) -> io::Result<()> {
-        let geometry = superblock.geometry();
-        let mut rest = blocks;
-        while let Some(first) = rest.first() {
-            let segment = geometry.segment_of(*first);
-            let here = rest.iter().take_while(|block| geometry.segment_of(**block) == segment);
-            let (these, others) = rest.split_at(here.count());
-            rest = others;
-            self.segments.insert(segment);
-            let mut at = geometry.segment_start(segment);
-            let end = geometry.segment_end(segment);
-            while at < end
-                && let Some(header) = self.header(&geometry, at)?
-            {
-                let next = at.plus(header.nblocks.into());
-                if these.iter().any(|block| (at..next).contains(block)) {
-                    self.seal(&geometry, superblock.crc_seed(), at, &header)?;
-                    let summary = (Position { block: at, offset: 0 }, Stage::Summaries, None);
-                    // It has lost the checksum of what was written with its summary.
-                    if !self.made.contains_key(&summary) {
-                        self.sealed.insert(at, header);
-                    }
-                }
-                at = next;
-            }
-        }
-        Ok(())
-    }
-
-    fn is_walked(&self, at: BlockNr, header: &LogHeader) -> io::Result<bool> {
-        let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
-        Ok(is_walked(&superblock, at, header.seq, header.flags))
-    }
-
-    pub(crate) fn header(&self, geometry: &Geometry, at: BlockNr) -> io::Result<Option<LogHeader>> {
-        let mut block = vec![0; geometry.block_size.bytes()];
-        self.device.read_at(at.0 * geometry.block_size.bytes64(), &mut block)?;
-        let header = LogHeader::parse(&block, geometry.block_size, geometry.blocks_per_segment);
-        let end = geometry.segment_end(geometry.segment_of(at));
-        Ok(header.ok().filter(|header| at.0 + u64::from(header.nblocks) <= end.0))
-    }
-
-    /// Makes the checksums of a log right: of its super root, of the blocks that were corrected, and of its
-    /// summary. That of all of it is right where it was, where the corrections explain that it was not, and
-    /// where what is there is accepted. Else the checksums of the other blocks stay as they are, and content
-    /// of which the log has none becomes unverified: what has been damaged there remains known.
-    pub(crate) fn seal(
-        &self,
-        geometry: &Geometry,
-        seed: u32,
-        at: BlockNr,
-        header: &LogHeader,
-    ) -> io::Result<()> {
-        let (block_size, size) = (geometry.block_size, geometry.block_size.bytes());
-        let offset = at.0 * size as u64;
-        let mut log = vec![0; header.described_blocks(block_size) as usize * size];
-        if self.device.read_at(offset, &mut log).is_err() {
-            // Other blocks of it cannot be read, so there is no checksum that could be right.
-            return Ok(());
-        }
-        let mut found = vec![0; log.len()];
-        let is_readable = self.below.read_at(offset, &mut found).is_ok();
-        let written = LogHeader::parse(&found, block_size, geometry.blocks_per_segment);
-        let is_proved = self.accepted.contains(&at)
-            || written.is_ok_and(|written| {
-                is_readable && is_whole(&found, &written, block_size, seed)
-                    || is_whole(&log, &written, block_size, seed)
-            });
-        let root = log.len() - size;
-        if header.has(SR) {
-            let covered = usize::from(u16::from_le_bytes([log[root + 4], log[root + 5]]));
-            let sum = crc32_le(seed, &log[root + 4..root + covered.clamp(4, size)]);
-            log[root..root + 4].copy_from_slice(&sum.to_le_bytes());
-        }
-        let (summary, payload) =
-            log.split_at_mut(header.summary_blocks(block_size) as usize * size);
-        let mut sums: Vec<BlockSum> = payload.chunks(size).map(BlockSum::of).collect();
-        let items = parse_items(header, summary, block_size).ok().filter(|_| !is_proved);
-        if let Some(Items { files, sums: recorded, .. }) = items {
-            let first = at.plus(header.summary_blocks(block_size));
-            let is_walked = self.is_walked(at, header)?;
-            let mut contents = files.iter().flat_map(evidence::contents);
-            for (nth, block) in payload.chunks(size).enumerate() {
-                let is_content = contents.next().unwrap_or(false);
-                let place = first.plus(nth as u64);
-                let is_as_found = || {
-                    let mut found = vec![0; size];
-                    self.below.read_at(place.0 * size as u64, &mut found).is_ok() && found == block
-                };
-                if !self.zeroed.contains(&place) && !is_as_found() {
-                    continue;
-                }
-                match recorded.as_ref().and_then(|sums| sums.get(nth)) {
-                    Some(recorded) => sums[nth] = *recorded,
-                    None if is_content && !is_walked => sums[nth] = sums[nth].unverified(),
-                    None => {}
-                }
-            }
-        }
-        seal_again(summary, header, &sums, block_size, seed);
-        if header.has(SR) {
-            let root = payload.len() - size;
-            let sum = &payload[root..root + 4];
-            self.device.write_at(offset + (summary.len() + root) as u64, &[IoSlice::new(sum)])?;
-        }
-        self.device.write_at(offset, &[IoSlice::new(summary)])
-    }
-}
-
-/// Whether a mount comes by a log on its way to the newest checkpoint and beyond: it goes on only if the
-/// checksum of the log is right.
-fn is_walked(superblock: &Superblock, log: BlockNr, seq: Seq, flags: u16) -> bool {
-    let from = superblock.last_log();
-    flags & GC == 0 && (seq, log) >= (from.seq, from.block)
-}
-
-/// Whether a log is as its header says, given the blocks that it describes.
-pub(crate) fn is_whole(log: &[u8], header: &LogHeader, block_size: BlockSize, seed: u32) -> bool {
-    let mut crc = Crc::new(seed);
-    crc.update(&log[4..]);
-    header.verify_log(crc, block_size).is_ok()
 }
 
 /// Whether a correction takes a name out of a directory.
@@ -913,8 +762,8 @@ fn misled_names(finding: &Finding, stage: Stage) -> impl Iterator<Item = MisledN
     })
 }
 
-/// What may tell where names led: older versions of the blocks of their directories, and the files to which
-/// no name leads.
+/// Returns what may tell where names led: older versions of the blocks of their directories, and the files
+/// to which no name leads.
 fn wanted_names(misled: &BTreeSet<MisledName>, report: &Report) -> Wanted {
     if misled.is_empty() {
         return Wanted::default();
