@@ -42,7 +42,7 @@ impl Doomed {
 }
 
 impl Draft {
-    /// Gives a checkpoint up of which the rest of the volume tells nothing more. Returns whether there was
+    /// Deletes a checkpoint of which the rest of the volume tells nothing more. Returns whether there was
     /// one.
     pub(crate) fn give_up_broken_past(&mut self, report: &Report) -> Result<bool, RepairError> {
         let errors = errors_of_past(report);

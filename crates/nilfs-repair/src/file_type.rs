@@ -57,7 +57,7 @@ impl Anew<'_> {
         }
     }
 
-    /// What tells of which type a file is, besides its mode and its names.
+    /// Evidence of the type of a file, besides its mode and its names.
     fn evidence_of_type(
         &mut self,
         at: Position,

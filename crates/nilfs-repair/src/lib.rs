@@ -86,7 +86,7 @@ pub enum Risk {
 pub struct Repair {
     /// What is wrong, and where.
     pub fault: String,
-    /// What is done, without the paths of files.
+    /// The correction, in words, without the paths of files.
     pub action: String,
     /// Whether something is lost by that.
     pub risk: Risk,

@@ -101,7 +101,7 @@ impl Anew<'_> {
         record_at(&self.read(at.block)?, at.offset).ok()?.file_type()
     }
 
-    /// What ".." names in a directory of the newest checkpoint.
+    /// Returns the inode that ".." names in a directory of the newest checkpoint.
     fn parent_of(&mut self, ino: Ino) -> Option<Ino> {
         let block = self.first_block(&self.present(ino))?;
         let mut records = dirent::records(&block).filter_map(Result::ok);

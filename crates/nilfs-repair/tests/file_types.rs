@@ -23,7 +23,7 @@ const ALL: [FileType; 7] = [
     FileType::Socket,
 ];
 
-/// Gives an inode another type.
+/// Changes the type of an inode.
 fn set_type(image: &mut Image, ino: Ino, file_type: FileType) {
     let at = offset_of!(RawInode, i_mode);
     image.edit_inode(ino, |inode| {

@@ -1,7 +1,7 @@
 //! A repair of a volume that its users have filled can be made, and finished after any interruption.
 //!
-//! What broke: a name in lost+found was charged like the write of a user, for whom a full volume has no
-//! room, though a third of its segments was clean. So the repair could not be made, nor finished.
+//! A name in lost+found was charged like the write of a user, for whom a full volume has no room, though a
+//! third of its segments was clean. So the repair could not be made, nor finished.
 //! And a repair that let checkpoints be seen again which damage had hidden counted their errors as its own,
 //! so others were made that correct less, and a name in a damaged directory could not be given.
 

@@ -1,4 +1,4 @@
-//! What has one possible value is set to it, and costs no checkpoint.
+//! A field with one possible value is set to it, and costs no checkpoint.
 
 mod support;
 

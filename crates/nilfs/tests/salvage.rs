@@ -339,7 +339,7 @@ fn damaged_metadata_costs_at_most_the_newest_version() {
     }
 }
 
-/// What broke: where the inodes of a block are read in an older version, fsck told a loss of the volume, and
+/// Where the inodes of a block are read in an older version, fsck told a loss of the volume, and
 /// salvage called each file whole whose owner, permissions or times were older.
 #[test]
 fn older_inodes_are_told_of_each_file_and_cost_no_content() {

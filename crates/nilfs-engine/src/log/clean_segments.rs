@@ -36,7 +36,7 @@ pub(crate) struct CleanSegments {
 pub(crate) enum Refusal {
     /// This is there, and needed.
     Needed(String),
-    /// What it would take to judge it is damaged, or cannot be read.
+    /// Damage, or a device error, in what would tell whether it is needed.
     Unjudged(String),
 }
 

@@ -93,7 +93,7 @@ fn in_own_segment(
     };
     let clean = sufile.clean(source)?;
     let allows = |segment: &SegNum| withheld.allows(store, &volume.dat, *segment);
-    // Nothing that is needed is destroyed, whatever calls it free.
+    // Nothing that is needed is destroyed, even if the sufile calls it free.
     if !clean.iter().chain([&position.next]).all(allows) {
         return Ok(None);
     }

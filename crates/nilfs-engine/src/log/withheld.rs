@@ -66,8 +66,8 @@ impl Withheld {
         !self.has(segment) && self.clean.is_free(store, dat, segment)
     }
 
-    /// Returns the reason not to write a segment that holds what is needed, or may, whatever its usage entry
-    /// says. It is looked at first, unless it is known to be free.
+    /// Returns the reason not to write a segment that holds, or may hold, what is needed. The segment is
+    /// looked at first, unless it is known to be free.
     pub(crate) fn refusal(&self, store: &Store, dat: &Dat, segment: SegNum) -> Option<Refusal> {
         match self.clean.is_free(store, dat, segment) {
             true => None,

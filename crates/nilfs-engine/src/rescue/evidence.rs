@@ -27,9 +27,9 @@ pub struct Evidence {
 /// Parts of a file that are not known to be what was written, ascending.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Doubts {
-    /// Those that are known not to be.
+    /// Parts that are known to be something else.
     pub wrong: Vec<Extent>,
-    /// Those of which it cannot be told.
+    /// Parts of which it cannot be told.
     pub unverified: Vec<Extent>,
 }
 

@@ -509,7 +509,7 @@ fn notes(plan: &Plan, done: bool, order: &Order, path: &Path) -> Vec<String> {
     notes
 }
 
-/// What a repair does.
+/// A repair, in words.
 fn action(repair: &Repair) -> Words {
     Words { kind: repair.action.clone(), text: repair.action_by_path() }
 }

@@ -225,7 +225,7 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// What keeps segments out of use, and what to do. Nothing if there is none.
+/// Returns why segments are kept out of use, and what to do; `None` if none is.
 fn refused(status: &Status) -> Option<String> {
     let which = match status.refused_segments {
         0 => return None,

@@ -1,4 +1,4 @@
-//! What the sufile and the newest log may say wrongly, and that nothing is written over then.
+//! Nothing is written over where the sufile or the newest log is wrong.
 
 use std::sync::Arc;
 

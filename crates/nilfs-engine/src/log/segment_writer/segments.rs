@@ -78,8 +78,8 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Returns the reason not to write a segment that holds what is needed, or may, whatever its usage entry
-    /// says. It is looked at first, if that is not known.
+    /// Returns the reason not to write a segment that holds, or may hold, what is needed. The segment is
+    /// looked at first, if that is not known.
     pub(crate) fn refusal(&self, segment: SegNum) -> Option<Refusal> {
         self.withheld.refusal(&self.store, &self.base.dat, segment)
     }

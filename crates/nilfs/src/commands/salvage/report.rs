@@ -35,7 +35,7 @@ pub enum Fate {
     Damaged {
         /// The parts that have another checksum than they were written with.
         parts: Vec<Extent>,
-        /// What is wrong.
+        /// Reason, in words.
         why: String,
     },
     /// It can be read, and nothing tells whether it is what was written.
@@ -97,7 +97,7 @@ impl Base {
 #[derive(Debug, Default)]
 pub struct Report {
     files: Vec<(Vec<u8>, Fate)>,
-    /// What is lost of the volume that cannot be named by a file.
+    /// Losses of the volume that cannot be named by a file.
     others: Vec<String>,
 }
 

@@ -520,7 +520,7 @@ impl Salvager {
         Ok((self.copy_partly(found, to, why)?, found.nth))
     }
 
-    /// What a file has lost, though it can be read, and why.
+    /// Losses of a file that can be read, and why.
     fn loss(&mut self, found: &Found) -> Option<(Loss, String)> {
         self.losses.of_file(found.file.ino(), found.source.tree.cno())
     }
