@@ -153,6 +153,44 @@ fn checkpoints_beyond_a_damaged_log_are_found() {
     }
 }
 
+/// A mount showed the checkpoint before without a word, and went on writing there, if the super root of the
+/// newest one had a wrong bit.
+#[test]
+fn a_bit_in_the_newest_checkpoint_is_no_step_into_the_past() {
+    for bytes in [5 << 10, 100 << 10] {
+        let device = volume(BLOCK as u64, 16);
+        let fs = mount(&device);
+        let root = fs.root().unwrap().inode;
+        for name in ["first", "second", "third"] {
+            let file = make(&fs, &root, name);
+            fs.write(&file, 0, &pattern(0, bytes)).unwrap();
+            fs.sync().unwrap();
+        }
+        let [start, end] = {
+            let volume = open(&device);
+            let newest = volume.last_log();
+            let logs =
+                volume.logs(volume.superblock().geometry().segment_of(newest.block)).unwrap();
+            let newest = logs.iter().find(|log| log.start == newest.block).unwrap();
+            [newest.start, newest.start.plus(newest.header.nblocks.into())]
+        };
+        for block in [start.0, start.0 + 3, (start.0 + end.0) / 2, end.0 - 2, end.0 - 1] {
+            let damaged = copy_of(&device);
+            let at = block * BLOCK as u64 + 37;
+            let mut byte = [0];
+            damaged.read_at(at, &mut byte).unwrap();
+            damaged.write_at(at, &[IoSlice::new(&[byte[0] ^ 8])]).unwrap();
+            let refused = Filesystem::mount(Arc::clone(&damaged) as _, MountOptions::default());
+            let refused = refused.map(drop);
+            let what = format!("{bytes} bytes, block {block} of {start} to {end}");
+            assert!(matches!(refused, Err(Error::Inconsistent(_))), "{what}: {refused:?}");
+            let found = nilfs_check::check(&*damaged, &Default::default()).unwrap();
+            let places: Vec<_> = found.errors().filter_map(|error| error.place.log).collect();
+            assert!(places.contains(&start), "{what}: {places:?}");
+        }
+    }
+}
+
 /// How long a log is stands in its summary, so the next one must be found without that.
 #[test]
 fn a_later_log_is_found_though_the_summary_of_a_long_one_is_damaged() {

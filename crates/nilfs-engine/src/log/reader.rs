@@ -123,9 +123,7 @@ pub(crate) fn header(store: &Store, start: BlockNr) -> Result<Option<LogHeader>>
     if !store.geometry().has_block(start) {
         return Ok(None);
     }
-    let mut block = vec![0; store.block_size().bytes()];
-    store.read_run(start, &mut block)?;
-    Ok(parse_header(store, start, &block))
+    Ok(parse_header(store, start, &read_block(store, start)?))
 }
 
 /// The header of the log at `start`, given its first block, or `None` if there is no log that fits into the
@@ -200,8 +198,9 @@ pub(crate) struct Skimmed {
     pub(crate) is_whole: bool,
 }
 
-/// The log at `start` if it belongs to the given use of the segment, and its summary is whole. Of a short one
-/// with a super root all is read, and held by the store as after [`is_whole`].
+/// The log at `start` if it belongs to the given use of the segment, and its summary is whole, and its super
+/// root if it has one, unless that is torn. Of a short one with a super root all is read, and held by the
+/// store as after [`is_whole`].
 pub(crate) fn skimmed(store: &Store, start: BlockNr, seq: Seq) -> Result<Option<Skimmed>> {
     if !store.geometry().has_block(start) {
         return Ok(None);
@@ -220,7 +219,12 @@ pub(crate) fn skimmed(store: &Store, start: BlockNr, seq: Seq) -> Result<Option<
         store.read_run(start.plus(1), &mut content[block_size.bytes()..])?;
     }
     let kind = match parse(store, start, header, &content[..summary_bytes]) {
-        Ok(_) if header.has(SR) => checkpoint(store, start, &header, &content[summary_bytes..])?,
+        Ok(_) if header.has(SR) => {
+            match checkpoint(store, start, &header, &content[summary_bytes..])? {
+                Some(kind) => kind,
+                None => return Ok(None),
+            }
+        }
         Ok(log) => match log.records() {
             Ok(None) if !header.has(SYNDT) => LogKind::Part,
             Ok(records) => LogKind::Sync { unflushed: records.and_then(|it| it.unflushed) },
@@ -239,31 +243,41 @@ pub(crate) fn skimmed(store: &Store, start: BlockNr, seq: Seq) -> Result<Option<
     Ok(Some(Skimmed { header, kind, is_whole }))
 }
 
-/// Returns the kind of a log with a super root. Without a good one, it completes nothing.
+/// Returns the kind of a log with a super root. Without a good one, it completes nothing, because a power cut
+/// has torn it; none has if the super root is good but for a bit, and then there is no such log.
 fn checkpoint(
     store: &Store,
     start: BlockNr,
     header: &LogHeader,
     after_summary: &[u8],
-) -> Result<LogKind> {
-    let size = store.block_size().bytes();
-    let found = match after_summary.rchunks_exact(size).next() {
-        Some(bytes) => parse_super_root(store, super_root_block(start, header), bytes),
-        None => super_root(store, start, header),
+) -> Result<Option<LogKind>> {
+    let geometry = store.geometry();
+    let block = super_root_block(start, header);
+    let read;
+    let bytes = match after_summary.rchunks_exact(geometry.block_size.bytes()).next() {
+        Some(bytes) => bytes,
+        None => {
+            read = read_block(store, block)?;
+            &read
+        }
     };
-    match found {
-        Ok(SuperRoot { durable_before, .. }) => Ok(LogKind::Checkpoint { durable_before }),
-        Err(error @ Error::Device { .. }) => Err(error),
-        Err(_) => Ok(LogKind::Part),
-    }
+    Ok(match parse_super_root(store, block, bytes) {
+        Ok(SuperRoot { durable_before, .. }) => Some(LogKind::Checkpoint { durable_before }),
+        Err(_) if SuperRoot::wrong_bit(bytes, &geometry, store.seed()).is_some() => None,
+        Err(_) => Some(LogKind::Part),
+    })
 }
 
 /// The super root at the end of a log.
 pub(crate) fn super_root(store: &Store, start: BlockNr, header: &LogHeader) -> Result<SuperRoot> {
-    let mut bytes = vec![0; store.block_size().bytes()];
     let block = super_root_block(start, header);
+    parse_super_root(store, block, &read_block(store, block)?)
+}
+
+fn read_block(store: &Store, block: BlockNr) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; store.block_size().bytes()];
     store.read_run(block, &mut bytes)?;
-    parse_super_root(store, block, &bytes)
+    Ok(bytes)
 }
 
 fn super_root_block(start: BlockNr, header: &LogHeader) -> BlockNr {
