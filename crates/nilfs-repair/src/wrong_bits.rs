@@ -76,13 +76,22 @@ impl WrongBits<'_> {
         }
     }
 
-    /// Goes through the logs of all segments that are in use.
+    /// Goes through the logs of all segments that are in use; of all that there are, if it cannot be read
+    /// which those are.
     fn correct_used(&mut self) -> io::Result<()> {
         let device = Arc::clone(&self.draft.device) as Arc<dyn Device>;
         let segments = Volume::open(device).and_then(|volume| volume.segments(SegNum(0)));
-        for segment in segments.unwrap_or_default().iter().filter(|it| it.blocks > 0) {
-            let start = self.geometry.segment_start(segment.segment);
-            self.correct_logs(start, start.plus(segment.blocks))?;
+        let used: Vec<(SegNum, Option<u64>)> = match segments {
+            Ok(all) => {
+                let used = all.iter().filter(|it| it.blocks > 0);
+                used.map(|it| (it.segment, Some(it.blocks))).collect()
+            }
+            Err(_) => (0..self.geometry.nsegments).map(|it| (SegNum(it), None)).collect(),
+        };
+        for (segment, blocks) in used {
+            let start = self.geometry.segment_start(segment);
+            let end = self.geometry.segment_end(segment);
+            self.correct_logs(start, blocks.map_or(end, |blocks| start.plus(blocks).min(end)))?;
         }
         Ok(())
     }

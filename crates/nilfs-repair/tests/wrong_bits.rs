@@ -24,14 +24,28 @@ fn new(mode: u16) -> NewInode {
     NewInode { mode, uid: 0, gid: 0, rdev: Default::default() }
 }
 
-/// A volume with checkpoints and with sync logs after the newest, as a power cut leaves it, or closed; and
-/// what it shows.
-fn volume(block_size: u64, is_closed: bool) -> (Image, Content) {
-    let device = Arc::new(MemoryDevice::new(4 << 20));
+/// How work on a volume ended, after the last fsync.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    PowerCut,
+    /// A checkpoint, and then a power cut.
+    Checkpoint,
+    Unmounted,
+}
+
+/// A new volume of this many MiB.
+fn made(block_size: u64, megabytes: u64) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(megabytes << 20));
     let mut parameters = Parameters::new(UUID, 0x1234_5678, 1_700_000_000);
     parameters.block_size = BlockSize::from_bytes(block_size).unwrap();
     parameters.blocks_per_segment = 32;
     format(&*device, &parameters).unwrap();
+    device
+}
+
+/// A volume with checkpoints, and sync logs after these; and what it shows.
+fn volume(block_size: u64, end: End) -> (Image, Content) {
+    let device = made(block_size, 4);
     let fs = mount(Arc::clone(&device)).unwrap();
     let root = fs.root().unwrap().inode;
     for nth in 0..4u8 {
@@ -49,14 +63,12 @@ fn volume(block_size: u64, is_closed: bool) -> (Image, Content) {
     }
     let content = present(&*fs);
     drop(root);
-    let image = Image::from(device.snapshot());
-    match is_closed {
-        true => {
-            fs.unmount().unwrap();
-            (Image::from(device.snapshot()), content)
-        }
-        false => (image, content),
+    match end {
+        End::PowerCut => {}
+        End::Checkpoint => fs.sync().unwrap(),
+        End::Unmounted => fs.unmount().unwrap(),
     }
+    (Image::from(device.snapshot()), content)
 }
 
 /// Repairs a volume of which this bit is wrong, and demands that all is there; and before that, that a mount
@@ -107,8 +119,8 @@ fn one_bit_that_is_wrong_costs_nothing() {
     println!("NILFS_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
     for block_size in [1024, 4096] {
-        for is_closed in [false, true] {
-            let (image, content) = volume(block_size, is_closed);
+        for end in [End::PowerCut, End::Checkpoint, End::Unmounted] {
+            let (image, content) = volume(block_size, end);
             let mut found = 0;
             // The first log is that of mkfs, which has no checksums of its blocks.
             let logs = image.logs().split_off(1);
@@ -126,4 +138,30 @@ fn one_bit_that_is_wrong_costs_nothing() {
             assert!(found > logs.len(), "{found} of these bits are missed by somebody");
         }
     }
+}
+
+/// Which segments are in use stands in the sufile, so a wrong bit in the sufile kept fsck from the logs in which
+/// it could have seen that, unless they came last: it made up what had been there.
+#[test]
+fn a_bit_of_the_sufile_is_set_right_wherever_the_block_lies() {
+    let device = made(1024, 8);
+    let fs = mount(Arc::clone(&device)).unwrap();
+    let root = fs.root().unwrap().inode;
+    // So many segments that the first block of the sufile is not written again.
+    for nth in 0..4u8 {
+        let name = format!("file {nth}");
+        let file = fs.create(&root, name.as_bytes(), &new(S_IFREG | 0o644)).unwrap().inode;
+        fs.write(&file, 0, &vec![nth; 900 << 10]).unwrap();
+        fs.sync().unwrap();
+    }
+    drop(root);
+    fs.unmount().unwrap();
+    let mut image = Image::from(device.snapshot());
+    let first = image.data(Ino::SUFILE, 0).block;
+    assert!(first < image.newest_log().block, "it is not among the logs that a mount looks at");
+    image.bytes[first.0 as usize * 1024 + 40] ^= 8;
+    let device = Arc::new(MemoryDevice::from(image.bytes));
+    let plan = nilfs_repair::plan(&(Arc::clone(&device) as _), &Options::default(), UUID).unwrap();
+    let [repair] = &plan.repairs[..] else { panic!("{:?}", plan.repairs) };
+    assert_eq!(repair.action, "set bit 3 of byte 40 right, which the checksum tells");
 }
