@@ -12,7 +12,7 @@
 //! All integers are little-endian; checksums are those of the format (docs/format.md §1.1) with the
 //! seed 0. A record is durable before the range that it is about is written for the first time. So
 //! the file has at any moment what it takes to restore the device; a record that is torn is about a
-//! range that was not written.
+//! range that was not written. Of what could not be read the file has zeros.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -32,6 +32,8 @@ const HEADER: usize = 64;
 const HEAD: usize = 32;
 /// What is saved at a time: ranges are widened to pieces of this size, so that none is saved twice.
 const PIECE: u64 = 4096;
+/// What a device reads or not, at least.
+const SECTOR: usize = 512;
 /// Bytes that a record has at most.
 const LONGEST: u32 = 1 << 26;
 
@@ -117,7 +119,9 @@ impl<D: Device> UndoDevice<D> {
             }
             let start = first * PIECE;
             let mut bytes = vec![0; (size.min(at * PIECE) - start) as usize];
-            self.below.read_at(start, &mut bytes)?;
+            if self.below.read_at(start, &mut bytes).is_err() {
+                self.read_sectors(start, &mut bytes);
+            }
             saved.append(start, &bytes)?;
             saved.pieces.extend(first..at);
             grown = true;
@@ -126,6 +130,16 @@ impl<D: Device> UndoDevice<D> {
             saved.file.sync_data()?;
         }
         Ok(())
+    }
+
+    /// Reads what can be read. Sectors that cannot be, are taken for zeros: they have nothing that could be
+    /// restored, and they must not keep the repair from writing them.
+    fn read_sectors(&self, start: u64, bytes: &mut [u8]) {
+        for (nth, sector) in bytes.chunks_mut(SECTOR).enumerate() {
+            if self.below.read_at(start + (nth * SECTOR) as u64, sector).is_err() {
+                sector.fill(0);
+            }
+        }
     }
 }
 

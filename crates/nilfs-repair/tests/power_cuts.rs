@@ -7,7 +7,9 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use nilfs_check::Options;
 use nilfs_device::{Action, Device, Event, FaultyDevice, MemoryDevice, RecordingDevice};
+use nilfs_ondisk::geometry::PRIMARY_SUPERBLOCK;
 use nilfs_repair::{Risk, UndoDevice, UndoError, apply_undo};
 use nilfs_sim::power::{Disk, Survivors};
 use nilfs_sim::seeds::for_each_seed;
@@ -110,6 +112,26 @@ fn undoing_restores_every_byte_after_any_part_of_a_repair() {
             assert!(device.snapshot() == image.bytes, "{damage}, after {left} of {count} writes");
         }
     }
+}
+
+/// A repair could not write where a block could not be read: what was there could not be saved.
+#[test]
+fn what_cannot_be_read_is_written_all_the_same() {
+    let image = Image::by_linux(1024);
+    let (device, faults) = FaultyDevice::new(MemoryDevice::from(image.bytes.clone()));
+    let bad = PRIMARY_SUPERBLOCK..PRIMARY_SUPERBLOCK + 1024;
+    faults.scratch([bad.clone()]);
+    let device = Arc::new(device);
+    let shared = Arc::clone(&device) as Arc<dyn Device>;
+    let plan = nilfs_repair::plan(&shared, &Options::default(), UUID).unwrap();
+    let file = tempfile::tempfile().unwrap();
+    let undoing = UndoDevice::new(shared, file.try_clone().unwrap(), plan.uuid).unwrap();
+    plan.apply(&undoing, &mut |_| {}).unwrap();
+    assert!(nilfs_check::check(&*device, &Options::default()).unwrap().is_consistent());
+    apply_undo(file, &*device).unwrap();
+    let mut expected = image.bytes;
+    expected[bad.start as usize..bad.end as usize].fill(0);
+    assert!(device.below().snapshot() == expected, "nothing is known of the bad block");
 }
 
 #[test]

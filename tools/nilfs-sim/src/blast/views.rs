@@ -114,8 +114,16 @@ pub fn fsck(patient: &Patient, scrub: bool) -> Result<Fsck, String> {
     let made = in_words(|| plan(&device, &options, UUID))?;
     let mut fsck = told(&made);
     if fsck.repairs {
-        let content = patient.content.clone();
-        fsck.after = Some(repaired(&made, &device, || bed.below().snapshot() == content));
+        let is_undone = || {
+            let mut now = bed.below().snapshot();
+            // What could not be read cannot be restored.
+            for range in &patient.unreadable {
+                let range = range.start as usize..range.end as usize;
+                now[range.clone()].copy_from_slice(&patient.content[range]);
+            }
+            now == patient.content
+        };
+        fsck.after = Some(repaired(&made, &device, is_undone));
     }
     Ok(fsck)
 }
