@@ -183,7 +183,11 @@ impl Draft {
 
     /// Makes sure that nobody finds a log any more: without its magic number it is none.
     pub(crate) fn give_up_log(&mut self, log: BlockNr) -> io::Result<()> {
-        let (offset, bytes) = (log.0 * self.block_size()?, vec![0; 16]);
+        self.give_up_bytes(log.0 * self.block_size()?, vec![0; 16])
+    }
+
+    /// Writes bytes in place that begin the head of a log.
+    pub(crate) fn give_up_bytes(&mut self, offset: u64, bytes: Vec<u8>) -> io::Result<()> {
         self.device.write_at(offset, &[IoSlice::new(&bytes)])?;
         self.given_up.push((offset, bytes));
         Ok(())

@@ -8,12 +8,13 @@ use nilfs_device::Device;
 use nilfs_engine::{Log, RecoveryPlan, Verify, Volume};
 use nilfs_ondisk::{BlockNr, Ino};
 
-use crate::Risk;
 use crate::draft::{Draft, Made};
+use crate::{Risk, superblocks};
 
 /// Gives up the sync logs of a draft that cannot be rolled forward. The checker has found that this log is
 /// wrong. Returns `None` if nothing is to be given up, or if damaged metadata leave that open.
 pub(crate) fn give_up(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Made>> {
+    replace_unreadable(draft, wrong)?;
     let device: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
     let plan = Volume::open_with(device, Verify::None).and_then(|it| it.recovery_plan());
     let Ok(RecoveryPlan { applied, lost, why: Some(_) }) = plan else { return Ok(None) };
@@ -31,6 +32,21 @@ pub(crate) fn give_up(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Ma
     let files = lost.iter().flat_map(files_in).filter(|ino| ino.is_of_user()).collect();
     draft.lost.extend(lost);
     Ok(Some(Made { files, ..Made::new(action, Risk::Loses) }))
+}
+
+/// Has zeros in place of the summary of a log if that cannot be read: it would keep a recovery from looking
+/// further, now and when it is written in part.
+fn replace_unreadable(draft: &mut Draft, log: BlockNr) -> io::Result<()> {
+    let geometry = superblocks::best(&*draft.device).map_err(io::Error::other)?.geometry();
+    let header = draft.header(&geometry, log).ok().flatten();
+    let blocks = header.map_or(1, |header| header.summary_blocks(geometry.block_size));
+    let mut summary = vec![0; blocks as usize * geometry.block_size.bytes()];
+    let offset = log.0 * geometry.block_size.bytes64();
+    if draft.device.read_at(offset, &mut summary).is_ok() {
+        return Ok(());
+    }
+    summary.fill(0);
+    draft.give_up_bytes(offset, summary)
 }
 
 /// The files that a sync log changes, by its blocks and its records.

@@ -5,8 +5,8 @@ mod support;
 
 use std::sync::Arc;
 
-use nilfs_check::{Rule, Severity};
-use nilfs_device::{Device, MemoryDevice};
+use nilfs_check::{Options, Rule, Severity};
+use nilfs_device::{Device, FaultyDevice, MemoryDevice};
 use nilfs_engine::mkfs::{Parameters, format};
 use nilfs_engine::{Filesystem, MountOptions, NewInode};
 use nilfs_ondisk::inode::S_IFREG;
@@ -203,4 +203,22 @@ fn the_bit_is_taken_off_a_volume_that_was_closed_cleanly() {
     let warned = report.findings.iter().any(|it| it.message.contains("marked clean"));
     assert!(warned && report.is_consistent(), "{report}");
     assert!(Patient::new(synced).plan().repairs.is_empty());
+}
+
+/// A log of an fsync that the device could not read kept fsck from any repair, and nothing could be mounted
+/// again; salvage knew nothing of it.
+#[test]
+fn a_log_that_cannot_be_read_is_given_up_as_one_that_is_damaged() {
+    let synced = synced();
+    let size = synced.image.block_size() as u64;
+    let (device, faults) = FaultyDevice::new(MemoryDevice::from(synced.image.bytes.clone()));
+    let start = synced.logs[1].0 * size;
+    faults.scratch(std::iter::once(start..start + size));
+    let device = Arc::new(device);
+    let shared = Arc::clone(&device) as Arc<dyn Device>;
+    let plan = nilfs_repair::plan(&shared, &Options::default(), [7; 16]).unwrap();
+    assert_eq!(plan.risk(), Risk::Loses);
+    plan.apply(&*device, &mut |_| {}).unwrap();
+    let fs = mount(&Arc::new(MemoryDevice::from(device.below().snapshot())));
+    assert!(present(&*fs) == synced.files[0], "the first fsync stays");
 }
