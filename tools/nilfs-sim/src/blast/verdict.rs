@@ -227,7 +227,8 @@ impl Judge<'_> {
                 if !more.is_empty() {
                     self.add(Class::LostMore, view, format!("checkpoint {cno}, {}", list(&more)));
                 }
-                if newest.is_some_and(|newest| newest != cno) {
+                // A view of the repaired volume may be a checkpoint further.
+                if newest.is_some_and(|newest| newest > cno) {
                     self.add(
                         Class::Disagree,
                         view,
@@ -371,8 +372,8 @@ impl Judge<'_> {
         })
     }
 
-    /// Judges whether each loss is named that may be. Without a look at the content of files, that is not
-    /// known to be wrong.
+    /// Judges whether each loss is named that may be. Without a look at the content of files, it is not known
+    /// what of that is wrong, or cannot be read.
     fn name(&mut self, view: &'static str, seen: &Fsck, losses: &[Loss], scrub: bool) {
         let numbers: BTreeSet<Ino> = match &seen.before {
             Ok(report) => report.findings.iter().filter_map(|it| it.place.ino).collect(),
@@ -399,10 +400,12 @@ impl Judge<'_> {
                 !is_content(loss) && number(&loss.path[..parent]).is_some_and(is_named);
             of_file || of_directory || seen.named.contains(&loss.path)
         };
+        let mut damaged = self.damage.blocks(self.sample);
+        let reads_it = scrub || !damaged.all(|it| it.holds == Holds::Content);
         let unnamed: Vec<Loss> = losses
             .iter()
             .filter(|it| it.allowed && !it.unproven && it.kind != LossKind::Extra)
-            .filter(|it| scrub || it.fails || !is_content(it))
+            .filter(|it| reads_it || !is_content(it))
             .filter(|it| !is_known(it))
             .cloned()
             .collect();
