@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use common::{check, content, make, mount, pattern, volume};
-use nilfs_device::{Device, Event, IoSlice, MemoryDevice, RecordingDevice};
+use nilfs_device::{Device, Event, FaultyDevice, IoSlice, MemoryDevice, RecordingDevice};
 use nilfs_engine::{
     Attr, Clock, Cno, Error, Files, Filesystem, InodeRef, MountOptions, Order, ReadOnlyOptions,
     ReadOnlyVolume, Timestamp, Volume as Opened,
@@ -266,6 +266,32 @@ fn a_read_only_mount_shows_what_was_synced_and_goes_on_while_a_writer_recovers_t
         }
         writer.sync().unwrap();
         assert!(shown(&mounted) == first, "{logs} logs: while the writer works");
+    }
+}
+
+/// One block of content that the device could not read cost a read-only mount, and all that takes its view,
+/// everything that had been synced; one of an old checkpoint, any mount.
+#[test]
+fn a_block_that_cannot_be_read_keeps_no_volume_from_being_mounted() {
+    let [_, crashed] = crashed(VOLUMES[1], 12);
+    let volume = open(&crashed);
+    let content = |log: &nilfs_engine::Log| {
+        let size = volume.superblock().geometry().block_size;
+        log.start.plus(log.header.summary_blocks(size))
+    };
+    let synced = volume.recovery_plan().unwrap().applied;
+    let first = volume.superblock().last_log().block;
+    let logs = volume.logs(volume.superblock().geometry().segment_of(first)).unwrap();
+    let oldest = logs.iter().find(|log| log.start == first).unwrap();
+    for block in [content(&synced[3]), content(oldest)] {
+        let unreadable = || {
+            let (device, faults) = FaultyDevice::new(MemoryDevice::from(crashed.snapshot()));
+            let start = block.0 * BLOCK as u64;
+            faults.scratch(std::iter::once(start..start + BLOCK as u64));
+            Arc::new(device)
+        };
+        Filesystem::mount(unreadable(), MountOptions::default()).unwrap();
+        ReadOnlyVolume::mount(unreadable(), ReadOnlyOptions::default()).unwrap();
     }
 }
 

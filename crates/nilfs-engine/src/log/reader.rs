@@ -184,9 +184,20 @@ pub(crate) fn hold_end(store: &Store, start: BlockNr, header: &LogHeader) -> Res
     let count = END_BLOCKS.min(header.nblocks as usize);
     let first = BlockNr(start.0 + u64::from(header.nblocks) - count as u64);
     let mut buffer = vec![0; count * block_size.bytes()];
-    store.read_run(first, &mut buffer)?;
-    store.hold(first, buffer);
+    // Where one block cannot be read, each is read when it is needed.
+    if or_unreadable(store.read_run(first, &mut buffer))? {
+        store.hold(first, buffer);
+    }
     Ok(())
+}
+
+/// Whether blocks could be read.
+fn or_unreadable(read: Result<()>) -> Result<bool> {
+    match read {
+        Ok(()) => Ok(true),
+        Err(error) if error.is_of_block() => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// A log as far as it has been looked at.
@@ -214,9 +225,16 @@ pub(crate) fn skimmed(store: &Store, start: BlockNr, seq: Seq) -> Result<Option<
     let summary_bytes = header.summary_blocks(block_size) as usize * block_size.bytes();
     let all = header.described_blocks(block_size) as usize * block_size.bytes();
     let is_short = header.has(SR) && all <= READ_BYTES;
-    content.resize(if is_short { all } else { summary_bytes }, 0);
-    if content.len() > block_size.bytes() {
-        store.read_run(start.plus(1), &mut content[block_size.bytes()..])?;
+    let rest = start.plus(1);
+    let mut is_read = false;
+    if is_short {
+        content.resize(all, 0);
+        // One block that cannot be read is no reason not to read the summary.
+        is_read = or_unreadable(store.read_run(rest, &mut content[block_size.bytes()..]))?;
+    }
+    if !is_read {
+        content.resize(summary_bytes, 0);
+        store.read_run(rest, &mut content[block_size.bytes()..])?;
     }
     let kind = match parse(store, start, header, &content[..summary_bytes]) {
         Ok(_) if header.has(SR) => {
@@ -236,7 +254,7 @@ pub(crate) fn skimmed(store: &Store, start: BlockNr, seq: Seq) -> Result<Option<
     };
     let mut crc = Crc::new(store.seed());
     crc.update(&content[4..]);
-    let is_whole = is_short && header.verify_log(crc, block_size).is_ok();
+    let is_whole = is_read && header.verify_log(crc, block_size).is_ok();
     if is_whole {
         store.hold(start, content);
     }

@@ -39,9 +39,13 @@ impl Recovered {
                     page.placed.filter(|placed| page.data.is_none() && !stays(placed.block));
                 if let Some(placed) = placed {
                     let mut block = zeroed(store.block_size());
-                    store.read_run(placed.block, bytes_mut(&mut block))?;
-                    store.check_content(placed.block, &block)?;
-                    page.data = Some(block);
+                    let read = store.read_run(placed.block, bytes_mut(&mut block));
+                    match read.and_then(|()| store.check_content(placed.block, &block)) {
+                        Ok(()) => page.data = Some(block),
+                        // It stays there, where it is read again if somebody asks for it.
+                        Err(error) if error.is_of_block() => {}
+                        Err(error) => return Err(error),
+                    }
                 }
             }
             file.synced = Some(Arc::new(overlay));
