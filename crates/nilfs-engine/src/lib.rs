@@ -9,6 +9,7 @@
 
 mod block;
 mod bmap;
+mod cache;
 mod checkpoints;
 mod cleaner;
 mod commit;

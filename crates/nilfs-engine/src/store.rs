@@ -15,13 +15,14 @@ use std::sync::Arc;
 use nilfs_device::{Claim, Device, IoSlice, Part, gather};
 use nilfs_ondisk::summary::LogHeader;
 use nilfs_ondisk::{BlockNr, BlockSize, ByteCount, Geometry};
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{OptionsBuilder, UnitWeighter};
+use quick_cache::UnitWeighter;
+use quick_cache::sync::Cache;
 
 use self::ahead::ReadAhead;
 use self::checksums::Checksums;
 pub use self::checksums::Verify;
 use crate::block::{Block, bytes_mut, zeroed};
+use crate::cache::{Room, cache};
 use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicU64, Ordering};
 use crate::host::{NumberState, Rank, RwLock, may_wait};
@@ -47,10 +48,6 @@ const LEAST_BLOCKS: u64 = 128;
 /// changes at a new address, so what is used often is a new block each time, and must live long
 /// enough to be used again.
 const CACHE_HOT: f64 = 0.5;
-
-/// Parts of the cache with a lock each. As many on every machine: which blocks have to be read
-/// again depends on it.
-pub(crate) const CACHE_SHARDS: usize = 16;
 
 /// What blocks are read for.
 #[derive(Clone, Copy)]
@@ -103,7 +100,9 @@ impl Store {
         verify: Verify,
     ) -> Self {
         let (blocks, sums) = shares(CACHE_BYTES, verify);
-        let cache = cache(cached_blocks(blocks, geometry.block_size));
+        let blocks = cached_blocks(blocks, geometry.block_size);
+        let room = Room { values: blocks as usize, weight: blocks, hot: Some(CACHE_HOT) };
+        let cache = cache(&room, UnitWeighter);
         let checksums = Checksums::new(sums);
         let nsegments = AtomicU64::new(geometry.nsegments);
         let flash_page = AtomicU64::new(FLASH_PAGE.0);
@@ -446,16 +445,4 @@ fn shares(bytes: u64, verify: Verify) -> (u64, u64) {
 fn cached_blocks(bytes: u64, block_size: BlockSize) -> u64 {
     let block = block_size.bytes() + BESIDE_BLOCK;
     (bytes / block as u64).max(LEAST_BLOCKS)
-}
-
-fn cache(blocks: u64) -> Cache<BlockNr, Block, UnitWeighter, NumberState> {
-    let options = OptionsBuilder::new()
-        .estimated_items_capacity(blocks as usize)
-        .weight_capacity(blocks)
-        .hot_allocation(CACHE_HOT)
-        .shards(CACHE_SHARDS)
-        .build()
-        .expect("both capacities are set");
-    let (hash_builder, lifecycle) = (NumberState::default(), DefaultLifecycle::default());
-    Cache::with_options(options, UnitWeighter, hash_builder, lifecycle)
 }

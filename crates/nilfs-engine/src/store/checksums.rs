@@ -33,17 +33,18 @@ use std::sync::Arc;
 use nilfs_ondisk::crc::{BlockSum, Verdict};
 use nilfs_ondisk::summary::{BlockInfo, LogHeader};
 use nilfs_ondisk::{BlockNr, BlockSize, Ino, SegNum, Seq};
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{OptionsBuilder, Weighter};
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
 
-use super::{BESIDE_BLOCK, CACHE_SHARDS, Kind, Store};
+use super::{BESIDE_BLOCK, Kind, Store};
+use crate::cache::{self, Room, cache};
 use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicUsize, Ordering};
 use crate::host::{Mutex, NumberState, Rank};
 use crate::log::reader::{self, DescribedBlock, Log, Proof};
 
 /// Memory for checksums at least, in bytes: that of a few segments in each part of the cache.
-const LEAST_BYTES: u64 = CACHE_SHARDS as u64 * 4 * ONE_SEGMENT;
+const LEAST_BYTES: u64 = cache::SHARDS as u64 * 4 * ONE_SEGMENT;
 
 /// Bytes that the checksums of a segment take where logs are long.
 const ONE_SEGMENT: u64 = 8 << 10;
@@ -128,14 +129,8 @@ impl Checksums {
     /// Keeps checksums in about as many bytes.
     pub(super) fn new(bytes: u64) -> Self {
         let bytes = bytes.max(LEAST_BYTES);
-        let options = OptionsBuilder::new()
-            .estimated_items_capacity((bytes / ONE_SEGMENT) as usize)
-            .weight_capacity(bytes)
-            .shards(CACHE_SHARDS)
-            .build()
-            .expect("both capacities are set");
-        let (hash_builder, lifecycle) = (NumberState::default(), DefaultLifecycle::default());
-        let segments = Cache::with_options(options, Bytes, hash_builder, lifecycle);
+        let values = (bytes / ONE_SEGMENT) as usize;
+        let segments = cache(&Room { values, weight: bytes, hot: None }, Bytes);
         Self { before: AtomicUsize::new(WINDOW), segments }
     }
 

@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::{Cno, Ino};
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{OptionsBuilder, Weighter};
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
 
 use super::names::{self, Positions};
 use super::{File, Tree, TreeRoot, View};
 use crate::bmap::Source;
+use crate::cache::{Room, cache};
 use crate::checkpoints;
 use crate::error::{Error, Result};
 use crate::host::{Mutex, NumberState, Rank, RwLock};
-use crate::store::CACHE_SHARDS;
 
 /// Blocks of a directory that are searched for a name sooner than that somebody notes where its
 /// names are.
@@ -69,17 +69,11 @@ impl Shared {
     /// What the trees of a volume share whose newest checkpoint is `newest`; the positions of names
     /// may take `bytes` of memory.
     pub(crate) fn new(newest: View, bytes: usize) -> Arc<Self> {
-        let options = OptionsBuilder::new()
-            .estimated_items_capacity(DIRECTORIES)
-            .weight_capacity(bytes as u64)
-            .shards(CACHE_SHARDS)
-            .build()
-            .expect("both capacities are set");
-        let (hash_builder, lifecycle) = (NumberState::default(), DefaultLifecycle::default());
+        let room = Room { values: DIRECTORIES, weight: bytes as u64, hot: None };
         Arc::new(Self {
             newest: RwLock::new(Rank::View, Arc::new(newest)),
             looks: Mutex::new(Rank::KeptTrees, Looks::default()),
-            names: Cache::with_options(options, Bytes, hash_builder, lifecycle),
+            names: cache(&room, Bytes),
             most: bytes / 4,
         })
     }
