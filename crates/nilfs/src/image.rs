@@ -25,11 +25,11 @@ pub use self::checkpoints::Checkpoints;
 pub use self::door::Door;
 pub use self::walk::{Entry, LastLink, Walk, WalkEntry, find};
 
-use crate::administration::{Administration, Place, not_a_volume, source_of};
+use crate::administration::{Administration, Place, Target, not_a_volume, source_of};
 use crate::beneath::Destination;
 use crate::completions;
 use crate::control::{Client, KeptPast};
-use crate::exit::{Failure, Status};
+use crate::exit::{Failure, Status, status_of};
 use crate::signature::OnVolume;
 
 /// Where to look and at which checkpoint; part of the arguments of several subcommands.
@@ -161,13 +161,34 @@ impl Named {
     }
 }
 
-/// Fails if a moment is the name of a file, and of no snapshot of the volume that `place` means: the moment
-/// comes before the volume. `usage` is how the command is called, but for that.
+/// Finds out what is meant by the operands of a command that takes moments before the volume, and paths
+/// after it. `usage` is how the command is called, but for its operands.
 ///
 /// # Errors
-/// That is so.
-pub fn refuse_file_as_moment(when: &When, place: &Path, usage: &str) -> anyhow::Result<()> {
-    let Some(name) = when.name() else { return Ok(()) };
+/// As [`Located::find`]; a moment is the name of a file; there is no volume. A word before it that may have
+/// been meant as one is named first.
+pub fn locate_after(
+    moments: &[&When],
+    (place, paths): (&Path, &[OsString]),
+    usage: &str,
+) -> anyhow::Result<Located> {
+    let names = || moments.iter().filter_map(|when| when.name());
+    names().try_for_each(|name| refuse_file_as_moment(name, place, usage))?;
+    let found = Located::find(place, paths).and_then(|located| match located.mounted {
+        Some(_) => Ok(located),
+        None => Target::find(place).map(|_| located),
+    });
+    found.map_err(|error| match names().next() {
+        Some(name) if status_of(&error) == Status::CannotOpen => error.context(format!(
+            "there is no file {name}, and no volume that could have such a snapshot"
+        )),
+        _ => error,
+    })
+}
+
+/// Fails if a moment is the name of a file, and of no snapshot of the volume that `place` means: the moment
+/// comes before the volume.
+fn refuse_file_as_moment(name: &SnapshotName, place: &Path, usage: &str) -> anyhow::Result<()> {
     let is_snapshot =
         || Located::find(place, &[]).is_ok_and(|located| has_snapshot(&located.device, name));
     if std::fs::symlink_metadata(Path::new(&name.to_string())).is_err() || is_snapshot() {

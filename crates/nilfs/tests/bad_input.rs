@@ -148,6 +148,30 @@ fn a_missing_file_or_checkpoint_is_named() {
     }
 }
 
+/// Where the image came first and was missing, it was taken for a moment, and the operand after it was said
+/// to be missing.
+#[test]
+fn of_several_operands_the_missing_one_is_named_first() {
+    let volume = common::volume();
+    for command in ["diff", "rollback"] {
+        for (operands, named) in [
+            ("missing.img photos", "there is no file missing.img"),
+            ("missing.img 1", "there is no file missing.img"),
+            ("missing.img", "there is no file missing.img"),
+            ("1 ./missing.img", "cannot open ./missing.img"),
+            ("1 ./missing.img photos", "cannot open ./missing.img"),
+        ] {
+            let sentence = volume.nilfs(&format!("{command} {operands}")).sentence(4);
+            assert!(sentence.starts_with(named), "{operands}: {sentence}");
+        }
+        // The volume is there, and has no such snapshot.
+        let sentence = volume.nilfs(&format!("{command} missing IMAGE")).sentence(1);
+        assert!(sentence.contains("no snapshot called missing"), "{sentence}");
+    }
+    let sentence = volume.nilfs("diff 1 missing.img photos").sentence(4);
+    assert!(sentence.starts_with("there is no file missing.img"), "{sentence}");
+}
+
 #[test]
 fn a_wrong_command_line_is_one_sentence() {
     let volume = common::volume();

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::slice;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use nilfs_engine::{FileType, Files};
 use nilfs_fuse::When;
 use nilfs_ondisk::ByteCount;
@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use self::text::Side;
 use crate::completions;
-use crate::image::{LastLink, Located, find, has_snapshot, open_files, refuse_file_as_moment};
+use crate::image::{LastLink, Located, find, has_snapshot, locate_after, open_files};
 use crate::output::{self, Column, Rows, counted, printable};
 use crate::past::{Change, FileAt};
 use crate::record::type_name;
@@ -128,14 +128,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let place = operands.next();
     let paths: Vec<OsString> = operands.map(OsString::from).collect();
     let top = Path::new(place.unwrap_or(OsStr::new(".")));
-    refuse_file_as_moment(&args.from, top, "nilfs diff")?;
-    let located = Located::find(top, &paths);
-    let located = match to.as_ref().and_then(When::name).filter(|_| place.is_none()) {
-        None => located?,
-        Some(name) => located.with_context(|| {
-            format!("there is no file {name}, and no volume here that could have such a snapshot")
-        })?,
-    };
+    let moments: Vec<&When> = std::iter::once(&args.from).chain(&to).collect();
+    let located = locate_after(&moments, (top, &paths), "nilfs diff")?;
     // Changes that were made until now have to be in a checkpoint first.
     let shown = if to.is_none() { located.shown()? } else { None };
     let checkpoints = located.checkpoints()?;

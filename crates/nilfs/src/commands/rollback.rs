@@ -15,7 +15,7 @@ use super::diff;
 use crate::administration::{Purpose, mount_of, on};
 use crate::completions;
 use crate::exit::{Failure, Status};
-use crate::image::{LastLink, Located, find, open_files, refuse_file_as_moment};
+use crate::image::{LastLink, Located, find, locate_after, open_files};
 use crate::interrupt;
 use crate::output::{self, counted, printable};
 use crate::past::Name;
@@ -83,8 +83,7 @@ struct Preview {
 /// Does it.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let paths: Vec<OsString> = args.path.iter().cloned().collect();
-    refuse_file_as_moment(&args.when, &args.place, "nilfs rollback")?;
-    let located = Located::find(&args.place, &paths)?;
+    let located = locate_after(&[&args.when], (&args.place, &paths), "nilfs rollback")?;
     match &located.paths[..] {
         [] => on_volume(args, &located, OsStr::new("")),
         [path] => on_volume(args, &located, path),
