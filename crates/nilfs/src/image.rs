@@ -30,7 +30,7 @@ use crate::beneath::Destination;
 use crate::completions;
 use crate::control::{Client, KeptPast};
 use crate::exit::{Failure, Status, status_of};
-use crate::signature::OnVolume;
+use crate::signature::{self, OnVolume};
 
 /// Where to look and at which checkpoint; part of the arguments of several subcommands.
 #[derive(Debug, clap::Args)]
@@ -365,6 +365,21 @@ fn shown_on(mounted: &Mounted) -> anyhow::Result<Option<Cno>> {
     // If this fails, the volume is as it was a moment ago.
     let _ = Client::new(&mounted.dir).checkpoint(false);
     Ok(None)
+}
+
+/// Fails if a path that is on no mount leads to another file system, for a command that takes no images: it
+/// is called what it is. Any other file that is no volume may be one that the user thought to be on a mount.
+///
+/// # Errors
+/// That is so.
+pub fn refuse_other_volume(path: &Path) -> anyhow::Result<()> {
+    if signature::foreign(path).is_empty() {
+        return Ok(());
+    }
+    match open_volume(path) {
+        Err(error) if status_of(&error) == Status::NotAVolume => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Opens a volume without its files. Nothing is written.

@@ -5,6 +5,7 @@ mod common;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 
 use common::{VOLUME_SIZE, nilfs};
 use nilfs_ondisk::geometry::secondary_superblock;
@@ -56,6 +57,22 @@ fn what_is_no_volume_is_refused() {
         fs::write(image.path(), content).unwrap();
         refused_by(&WAYS, image.path(), 3, "not a NILFS2 volume");
     }
+}
+
+/// A command that only takes paths on a mount said of another file system that it is not mounted, with the
+/// code of a failure.
+#[test]
+fn another_file_system_is_called_what_it_is_also_where_no_image_is_taken() {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(8 << 20).unwrap();
+    let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(image.path()).status();
+    assert!(made.unwrap().success());
+    let words = "not a NILFS2 volume: it holds ext4 data; mount -t ext4 is for that";
+    let ways = ["undelete IMAGE", "restore --at 1 IMAGE", "ls IMAGE"];
+    refused_by(&ways, image.path(), 3, words);
+    // What is no volume at all may well be a file that is to be restored.
+    fs::write(image.path(), "notes").unwrap();
+    refused_by(&ways[..2], image.path(), 1, "is not on a mounted volume");
 }
 
 #[test]

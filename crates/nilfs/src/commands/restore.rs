@@ -18,7 +18,8 @@ use crate::beneath::{self, Destination};
 use crate::completions;
 use crate::control::KeptPast;
 use crate::exit::{Failure, Status, sentence, status_of};
-use crate::image::{Door, Entry, LastLink, Located, Named, Walk, WalkEntry, find, open_files};
+use crate::image::{Door, Entry, LastLink, Located, Named, Walk, WalkEntry};
+use crate::image::{find, open_files, refuse_other_volume};
 use crate::output::{self, counted, printable, say, utter};
 
 /// Bring files and directories back as they were
@@ -130,7 +131,10 @@ impl Job {
             return Err(Failure::new(Status::Usage, message).into());
         };
         let located = Located::find(path, &[])?;
-        let [source] = &located.paths[..] else { return Err(not_on_mount(path)) };
+        let [source] = &located.paths[..] else {
+            refuse_other_volume(path)?;
+            return Err(not_on_mount(path));
+        };
         let keep = || Door::kept_past(&located.device);
         kept.entry(located.device.clone()).or_insert_with(keep);
         let cno = located.checkpoints()?.find(when)?.cno;

@@ -19,7 +19,7 @@ use crate::administration::{Reason, Refusal};
 use crate::beneath::{self, Destination};
 use crate::completions;
 use crate::exit::{Failure, Status};
-use crate::image::{Checkpoints, Door, Located, open_files};
+use crate::image::{Checkpoints, Door, Located, open_files, refuse_other_volume};
 use crate::output::{self, Column, Rows, exact_time, local_time, printable, utter};
 use crate::past::FileAt;
 use crate::progress;
@@ -87,6 +87,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             args.dir.display()
         )
     };
+    if located.paths.is_empty() {
+        refuse_other_volume(&args.dir)?;
+    }
     let top = located.paths.first().with_context(no_mount)?;
     let place = located.place_of(top, &args.dir)?.with_context(no_mount)?;
     // What was deleted just now has to be gone in a checkpoint, too.
