@@ -1,11 +1,14 @@
 //! Engine errors as the kernel gets them: one errno each, and the serious ones to the log.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use nilfs_engine::{Error, Filesystem};
+use nilfs_ondisk::Ino;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use crate::damage::Damage;
 use crate::serve::WOULD_WAIT;
 
 /// The errno that says best what happened.
@@ -37,24 +40,33 @@ fn errno(error: &Error) -> Errno {
 const REMEMBERED: usize = 1024;
 
 /// Turns errors into errnos, and tells the log of damage and failing devices, once each.
-#[derive(Default)]
 pub(crate) struct Faults {
     told: Mutex<HashSet<String>>,
+    damage: Arc<Damage>,
 }
 
 impl Faults {
-    /// The errno for the kernel.
-    pub fn answer(&self, writer: Option<&Filesystem>, error: &Error) -> Errno {
+    /// Returns that of which nothing has been told yet.
+    pub fn new(damage: Arc<Damage>) -> Self {
+        Self { told: Mutex::default(), damage }
+    }
+
+    /// The errno for the kernel, of an error in what was asked of a file, if it was one of the present.
+    pub fn answer(&self, writer: Option<&Filesystem>, file: Option<Ino>, error: &Error) -> Errno {
         if error.is_fault() {
             let message = error.to_string();
             let mut told = self.told.lock();
             if told.len() < REMEMBERED && !told.contains(&message) {
                 // The error that ended all writing is in the log already.
                 let ended_by = writer.and_then(|writer| writer.status().stopped);
-                if ended_by.is_none_or(|loss| loss.reason != message) {
-                    tracing::error!("{message}");
+                let is_known = ended_by.is_some_and(|loss| loss.reason == message);
+                told.insert(message.clone());
+                drop(told);
+                match (file, error) {
+                    _ if is_known => {}
+                    (Some(ino), Error::Damaged { .. }) => self.damage.tell(ino, message),
+                    _ => tracing::error!("{message}"),
                 }
-                told.insert(message);
             }
         }
         errno(error)

@@ -22,6 +22,7 @@
 //! | `control` | messages to the process that serves a mount, and back |
 //! | `metrics` | how often each kind of request comes and how long it takes |
 //! | `fault` | which errno an engine error becomes, and which errors go to the log |
+//! | `damage` | the paths of damaged files, for the log |
 //!
 //! # What is left to the kernel
 //! Permissions (`default_permissions` is always on), the umask, file locks, and the page cache. We are
@@ -57,6 +58,7 @@
 
 mod content;
 mod control;
+mod damage;
 mod fault;
 mod ioctl;
 mod loop_device;

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use crate::content::Content;
 use crate::control::Handler;
+use crate::damage::Damage;
 use crate::fault::Faults;
 use crate::losses::Losses;
 use crate::mountpoint::MountError;
@@ -90,6 +91,7 @@ pub struct Operations {
     kernel: Connection,
     dispensable: Arc<Dispensable>,
     losses: Arc<Losses>,
+    damage: Arc<Damage>,
 }
 
 impl fmt::Debug for Operations {
@@ -124,7 +126,9 @@ impl Operations {
             let dispensable = Arc::clone(&dispensable);
             writer.tell_of_shortage(move |writer| dispensable.let_go(writer));
         }
-        let (faults, losses, kernel) = (Faults::default(), Arc::default(), kernel.clone());
+        let (losses, kernel) = (Arc::default(), kernel.clone());
+        let damage = Damage::new(Arc::clone(&files));
+        let faults = Faults::new(Arc::clone(&damage));
         Ok(Arc::new(Self {
             files,
             writer,
@@ -135,6 +139,7 @@ impl Operations {
             kernel,
             dispensable,
             losses,
+            damage,
         }))
     }
 
@@ -152,7 +157,14 @@ impl Operations {
     }
 
     fn answer<T>(&self, result: Result<T, Error>) -> Answer<T> {
-        result.map_err(|error| self.faults.answer(self.writer.as_deref(), &error))
+        result.map_err(|error| self.faults.answer(self.writer.as_deref(), None, &error))
+    }
+
+    /// As [`Operations::answer`], to what was asked of a file, which the log names if it is damaged. Where a
+    /// file of the past was is not looked for.
+    fn answer_of<T>(&self, node: NodeId, result: Result<T, Error>) -> Answer<T> {
+        let file = (!node.is_past()).then(|| node.ino());
+        result.map_err(|error| self.faults.answer(self.writer.as_deref(), file, &error))
     }
 
     /// Ends a change of a file, or of a name in a directory, with its answer.
@@ -162,7 +174,7 @@ impl Operations {
         inode: &InodeRef,
         result: Result<T, Error>,
     ) -> Answer<T> {
-        let done = self.answer(result)?;
+        let done = self.answer_of(NodeId::from(inode.ino()), result)?;
         if self.synchronous {
             self.answer(writer.sync_file(inode))?;
         }
@@ -232,10 +244,10 @@ impl Operations {
         let (writer, inode) = self.changeable(node)?;
         self.clear_set_id(writer, &inode, clear_set_id)?;
         let Some(flags) = flags else {
-            self.answer(writer.write(&inode, offset, data))?;
+            self.answer_of(node, writer.write(&inode, offset, data))?;
             return Ok(data.len());
         };
-        let written = self.answer(writer.write_some(&inode, offset, data))?;
+        let written = self.answer_of(node, writer.write_some(&inode, offset, data))?;
         if flags.contains(OFlags::DSYNC) {
             // O_SYNC is O_DSYNC and one more bit.
             self.answer(writer.sync_file(&inode))?;
@@ -261,7 +273,7 @@ impl Operations {
     fn read_now_or_then(&self, node: NodeId, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
         match node.is_past() {
             true => self.answer(self.past()?.read(node, offset, buffer)),
-            false => self.answer(self.files.read(node.ino(), offset, buffer)),
+            false => self.answer_of(node, self.files.read(node.ino(), offset, buffer)),
         }
     }
 
@@ -271,7 +283,7 @@ impl Operations {
             return self.answer(self.past()?.list(dir, cookie, LISTED_AT_ONCE));
         }
         let mut listed = Vec::with_capacity(LISTED_AT_ONCE);
-        self.answer(self.files.read_dir(dir.ino(), cookie, &mut |entry| {
+        let read = self.files.read_dir(dir.ino(), cookie, &mut |entry| {
             listed.push(Listed {
                 ino: entry.ino,
                 name: entry.name.to_vec(),
@@ -279,7 +291,8 @@ impl Operations {
                 file_type: entry.file_type,
             });
             listed.len() < LISTED_AT_ONCE
-        }))?;
+        });
+        self.answer_of(dir, read)?;
         Ok(listed)
     }
 
@@ -307,6 +320,7 @@ impl Operations {
 impl Drop for Operations {
     fn drop(&mut self) {
         self.losses.tell();
+        self.damage.end();
     }
 }
 

@@ -31,7 +31,7 @@ impl Serve for Operations {
         };
         match found {
             Err(Error::NotFound) if !self.is_door(dir) => Ok(None),
-            found => self.answer(found).map(Some),
+            found => self.answer_of(dir, found).map(Some),
         }
     }
 
@@ -194,7 +194,8 @@ impl Serve for Operations {
                 .read_now_or_then(node, offset + copied as u64, &mut buffer[..piece])
                 .and_then(|read| {
                     let data = &buffer[..read];
-                    self.answer(writer.write_some(&target, to_offset + copied as u64, data))
+                    let at = to_offset + copied as u64;
+                    self.answer_of(to, writer.write_some(&target, at, data))
                 });
             match done {
                 Ok(0) => break,
