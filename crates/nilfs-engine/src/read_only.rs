@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::files::{Checkpoints, Files};
 use crate::fs::space;
 use crate::fs::{Attr, DirEntry, MountOptions, Seek, StatFs};
+use crate::host::atomic::{AtomicU64, Ordering};
 use crate::host::{Clock, Instant};
 use crate::rescue::Rescue;
 use crate::store::Verify;
@@ -57,6 +58,8 @@ pub struct ReadOnlyVolume {
     shown: Tree,
     options: ReadOnlyOptions,
     clean_segments: u64,
+    /// Clean segments in which something is needed, if that was counted.
+    refused_segments: AtomicU64,
     mounted: Instant,
 }
 
@@ -85,7 +88,8 @@ impl ReadOnlyVolume {
             count => count?,
         };
         volume.store.let_go();
-        Ok(Self { volume, shown, options, clean_segments, mounted: Instant::now() })
+        let (refused_segments, mounted) = (AtomicU64::new(0), Instant::now());
+        Ok(Self { volume, shown, options, clean_segments, refused_segments, mounted })
     }
 
     fn open(device: Arc<dyn Device>, options: &ReadOnlyOptions) -> Result<(Volume, Tree)> {
@@ -116,7 +120,7 @@ impl ReadOnlyVolume {
             cno: self.shown.cno(),
             clean_segments: self.clean_segments,
             kept_segments: 0,
-            refused_segments: 0,
+            refused_segments: self.refused_segments.load(Ordering::Relaxed),
             cleaner: CleanerTotals::default(),
             run: RunProgress::default(),
             last_step: None,
@@ -153,7 +157,8 @@ impl ReadOnlyVolume {
         let Volume { store, dat, super_root, .. } = &self.volume;
         let (known, clean) = LiveBlocks::gather(store, dat, super_root)?;
         let (refused, free): (Vec<_>, Vec<_>) = clean.into_iter().partition(|(_, live)| *live > 0);
-        let refused = refused.into_iter().map(|(segment, _)| segment).collect();
+        let refused: Vec<_> = refused.into_iter().map(|(segment, _)| segment).collect();
+        self.refused_segments.store(refused.len() as u64, Ordering::Relaxed);
         let free = self.clean_segments.min(free.len() as u64);
         let room = FreeSpace { refused, ..self.free_space(free) };
         let now = self.options.clock.now().seconds as u64;

@@ -18,6 +18,8 @@ const BLOCK: u64 = 4096;
 const SUFILE: u64 = 5;
 /// Bytes of an entry of the sufile. Before the first, two have the place of the header.
 const ENTRY: u64 = 16;
+/// Where an entry has the flags.
+const FLAGS: u64 = 12;
 /// Where the sufile has the segment that was taken last.
 const LAST_ALLOC: u64 = 16;
 const ROOM_FOR_OTHERS: usize = 4 << 20;
@@ -25,6 +27,13 @@ const ROOM_FOR_OTHERS: usize = 4 << 20;
 /// Lets the usage entry of a segment say that it is clean, in which the file with most blocks has some, and
 /// the search for a segment begin there.
 fn call_a_live_segment_clean(image: &Path) {
+    let (file, victim, entries) = usage_of_files(image);
+    file.write_all_at(&[0; ENTRY as usize], entries + (2 + victim) * ENTRY).unwrap();
+    file.write_all_at(&(victim - 1).to_le_bytes(), entries + LAST_ALLOC).unwrap();
+}
+
+/// Returns the image, the segment in which files have most blocks, and where the sufile begins that counts.
+fn usage_of_files(image: &Path) -> (File, u64, u64) {
     let segments = json(&["segments"], image);
     let segments = segments.as_array().unwrap().iter();
     // They were written one after the other.
@@ -38,9 +47,7 @@ fn call_a_live_segment_clean(image: &Path) {
     let entries = sufile.last().unwrap().1["block"].as_u64().unwrap() * BLOCK;
     let of_files = |dump: &Value| blocks(dump).filter(|(inode, _)| *inode > SUFILE + 1).count();
     let (victim, _) = segments.iter().max_by_key(|(_, dump)| of_files(dump)).unwrap();
-    let file = File::options().write(true).open(image).unwrap();
-    file.write_all_at(&[0; ENTRY as usize], entries + (2 + victim) * ENTRY).unwrap();
-    file.write_all_at(&(victim - 1).to_le_bytes(), entries + LAST_ALLOC).unwrap();
+    (File::options().write(true).open(image).unwrap(), *victim, entries)
 }
 
 fn dump(image: &Path, segment: u64) -> Value {
@@ -81,10 +88,12 @@ fn a_segment_that_is_kept_out_of_use_is_named_with_the_way_out() {
     assert_eq!(status["refused_segments"], 1, "{status}");
     let metrics = works(&["metrics"], mounted.root(), &[]);
     assert!(metrics.contains("\nnilfs_refused_segments 1\n"), "{metrics}");
+    assert_eq!(json(&["df"], mounted.root())["refused_segments"], status["refused_segments"]);
     for command in ["status", "df"] {
         let said = works(&[command], mounted.root(), &[]);
         let line = said.lines().find(|line| line.starts_with("kept out of use"));
-        assert!(line.is_some_and(|line| line.contains("nilfs fsck")), "{said}");
+        let words = "1 segment counts as clean, but holds what is needed, or may: unmount, and run nilfs fsck";
+        assert!(line.is_some_and(|line| line.ends_with(words)), "{said}");
     }
     let said = mounted.unmount_after_words();
     assert_eq!(said.matches("is not written").count(), 1, "it is reported once: {said}");
@@ -97,4 +106,28 @@ fn a_segment_that_is_kept_out_of_use_is_named_with_the_way_out() {
     assert_eq!(json(&["status"], mounted.root())["refused_segments"], 0);
     mounted.unmount();
     image.check();
+}
+
+/// Their room was said to be what the cleaner can take.
+#[test]
+fn what_is_in_segments_with_an_error_is_not_reclaimable() {
+    let image = Image::ours("--size 32M -B 64");
+    let mounted = image.mount("cleaner-config=/dev/null");
+    fs::write(mounted.join("dead"), vec![7; ROOM_FOR_OTHERS]).unwrap();
+    mounted.checkpoint();
+    fs::remove_file(mounted.join("dead")).unwrap();
+    mounted.unmount();
+    let (file, segment, entries) = usage_of_files(&image.path());
+    let reclaimable = |df: &Value| df["reclaimable_bytes"].as_u64().unwrap();
+    let before = reclaimable(&json(&["df"], &image.path()));
+    let (dirty, error) = (2_u32, 4_u32);
+    let flags = entries + (2 + segment) * ENTRY + FLAGS;
+    file.write_all_at(&(dirty | error).to_le_bytes(), flags).unwrap();
+    let mounted = image.mount("ro,verify=none,cleaner-config=/dev/null");
+    let df = json(&["df"], mounted.root());
+    let bad = df["bad_bytes"].as_u64().unwrap();
+    assert!(bad > 0 && reclaimable(&df) + bad == before, "{before} before, and {df}");
+    let said = works(&["df"], mounted.root(), &[]);
+    assert!(said.lines().any(|line| line.starts_with("bad ")), "{said}");
+    mounted.unmount();
 }

@@ -40,7 +40,7 @@ pub(crate) struct CheckpointEffects {
     cleaned: Vec<SegNum>,
     snapshots: Vec<(Cno, bool)>,
     deleted: Vec<Range<Cno>>,
-    bad: u64,
+    bad: Vec<SegNum>,
     cno: Cno,
     time: u64,
 }
@@ -53,8 +53,8 @@ pub(crate) struct LiveBlocks {
     pub(crate) times: EffectiveTimes,
     /// Lives that this did not protect are forgotten.
     forgotten: Option<Protection>,
-    /// Segments that cannot be written.
-    bad_segments: u64,
+    /// Segments that cannot be written, by their usage entries.
+    pub(crate) bad: BTreeSet<SegNum>,
 }
 
 impl Tracking {
@@ -81,7 +81,7 @@ impl Tracking {
             cleaned: changes.cleaned.clone(),
             snapshots: changes.snapshots.clone(),
             deleted: changes.delete.clone(),
-            bad: changes.bad.len() as u64,
+            bad: changes.bad.clone(),
             cno: effects.cno,
             time,
         };
@@ -107,10 +107,12 @@ impl LiveBlocks {
         let sufile = root_of(&super_root.sufile)?;
         let mut written = Vec::new();
         let mut clean = Vec::new();
-        let mut bad_segments = 0;
+        let mut bad = BTreeSet::new();
         for usage in segments::usages(source, &sufile, SegNum(0)) {
             let (segment, usage) = usage?;
-            bad_segments += u64::from(usage.is_bad());
+            if usage.is_bad() {
+                bad.insert(segment);
+            }
             if usage.is_clean() {
                 clean.push((segment, table.live(segment, &Protection::of_everything())));
             }
@@ -125,7 +127,7 @@ impl LiveBlocks {
             snapshots: BTreeSet::new(),
             times: EffectiveTimes::default(),
             forgotten: None,
-            bad_segments,
+            bad,
         };
         let cpfile = root_of(&super_root.cpfile)?;
         checkpoints::scan(source, &cpfile, Cno::MIN, &mut |cno, entry| {
@@ -156,7 +158,7 @@ impl LiveBlocks {
         if !effects.snapshots.is_empty() {
             self.table.count_with(&self.snapshots);
         }
-        self.bad_segments += effects.bad;
+        self.bad.extend(&effects.bad);
         if !effects.deleted.is_empty() {
             let snapshots = &self.snapshots;
             let gone = |cno: &Cno| effects.deleted.iter().any(|range| range.contains(cno));
@@ -192,7 +194,7 @@ impl LiveBlocks {
     /// cannot be written, all.
     pub(crate) fn needed(&self) -> Needed {
         Needed {
-            blocks: self.table.needed() + self.table.segment_blocks() * self.bad_segments,
+            blocks: self.table.needed() + self.table.segment_blocks() * self.bad.len() as u64,
             last_kept: self.table.counted().last_kept(self.newest()),
         }
     }

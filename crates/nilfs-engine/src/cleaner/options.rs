@@ -283,6 +283,12 @@ pub struct Usage {
     /// Blocks that no checkpoint needs, in [refused segments](Status::refused_segments).
     #[serde(default)]
     pub refused: u64,
+    /// Those segments: as many as [`Status::refused_segments`] says from then on.
+    #[serde(default)]
+    pub refused_segments: u64,
+    /// Blocks that no checkpoint needs, in segments that are marked with an error and never used again.
+    #[serde(default)]
+    pub bad: u64,
     /// Blocks of clean segments and of the rest of the current one.
     pub free: u64,
     /// Of free and reclaimable blocks, and of those that are protected unless that is hard, those

@@ -1,5 +1,6 @@
 //! Where the space of a volume is, counted from the lives of its blocks.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nilfs_ondisk::{Geometry, SegNum};
@@ -15,6 +16,8 @@ use crate::times::EffectiveTimes;
 pub(crate) struct SpaceUsage {
     geometry: Geometry,
     table: SegmentTable,
+    /// Segments that cannot be written, by their usage entries.
+    bad: BTreeSet<SegNum>,
     times: EffectiveTimes,
     protection: Protection,
     /// The protection period.
@@ -51,6 +54,7 @@ impl SpaceUsage {
         Self {
             geometry,
             table: known.table.clone(),
+            bad: known.bad.clone(),
             times: known.times.clone(),
             protection: known.protection(period, now),
             period,
@@ -68,8 +72,9 @@ impl SpaceUsage {
         let until = census.young_until.and_then(|cno| self.times.of(cno, self.now));
         let total = space::total(&self.geometry);
         let needed = census.current + census.kept + census.young;
-        let refused = self.refused_blocks();
-        let reclaimable = total.saturating_sub(free).saturating_sub(needed + refused);
+        let refused = self.unneeded_blocks(&self.room.refused);
+        let bad = self.unneeded_blocks(&self.bad);
+        let reclaimable = total.saturating_sub(free).saturating_sub(needed + refused + bad);
         // Where protection is soft, a writer can take what only the young keep.
         let given_up = if self.hard_protection { 0 } else { census.young };
         let unused = unused.unwrap_or(free + reclaimable + given_up);
@@ -89,6 +94,8 @@ impl SpaceUsage {
             protected_until: until.map(|time| time.saturating_add(self.period.as_secs())),
             reclaimable,
             refused,
+            refused_segments: self.room.refused.len() as u64,
+            bad,
             free,
             reserved: reserved.min(unused),
             available: space::available(unused, reserved, block_size),
@@ -97,12 +104,12 @@ impl SpaceUsage {
         }
     }
 
-    /// Blocks that no checkpoint needs, in segments that cannot be written.
-    fn refused_blocks(&self) -> u64 {
+    /// Returns how many blocks in segments that cannot be written no checkpoint needs.
+    fn unneeded_blocks<'a>(&self, segments: impl IntoIterator<Item = &'a SegNum>) -> u64 {
         let unneeded = |segment: &SegNum| {
             let needed = self.table.live(*segment, &self.protection);
             self.geometry.segment_blocks(*segment).saturating_sub(needed)
         };
-        self.room.refused.iter().map(unneeded).sum()
+        segments.into_iter().map(unneeded).sum()
     }
 }

@@ -7,6 +7,7 @@ use nilfs_engine::Usage;
 use nilfs_ondisk::ByteCount;
 use serde::Serialize;
 
+use super::status::refused_segments;
 use crate::administration::{Purpose, on};
 use crate::output::{self, Column, Rows, exact_time, local_time};
 use crate::progress;
@@ -34,6 +35,7 @@ pub struct Args {
 struct Record {
     #[serde(flatten)]
     bytes: Bytes,
+    refused_segments: u64,
     protected_until: Option<String>,
     hard_protection: bool,
     snapshots: Vec<Exclusive>,
@@ -54,6 +56,8 @@ struct Bytes {
     reclaimable: u64,
     #[serde(rename = "refused_bytes")]
     refused: u64,
+    #[serde(rename = "bad_bytes")]
+    bad: u64,
     #[serde(rename = "free_bytes")]
     free: u64,
     #[serde(rename = "reserved_bytes")]
@@ -112,8 +116,10 @@ fn print(usage: &Usage, record: &Record) -> anyhow::Result<()> {
         Column::Number("SHARE"),
         Column::Text(""),
     ]);
-    let refused = ("kept out of use", bytes.refused, "counts as clean, wrongly: run nilfs fsck");
-    let refused = (bytes.refused > 0).then_some(refused);
+    let refused = refused_segments(usage.refused_segments);
+    let refused = refused.as_deref().map(|why| ("kept out of use", bytes.refused, why));
+    let bad = ("bad", bytes.bad, "in segments that are marked with an error, and not used again");
+    let bad = (bytes.bad > 0).then_some(bad);
     let parts = [
         ("live", bytes.live, "the newest checkpoint"),
         ("snapshots", bytes.snapshots, "kept by snapshots"),
@@ -122,7 +128,7 @@ fn print(usage: &Usage, record: &Record) -> anyhow::Result<()> {
         ("free", bytes.free, free.as_str()),
     ];
     let total = ("total", bytes.total, "");
-    for (name, part, note) in parts.into_iter().chain(refused).chain([total]) {
+    for (name, part, note) in parts.into_iter().chain(refused).chain(bad).chain([total]) {
         let share = u128::from(part) * 100 / u128::from(bytes.total.max(1));
         rows.push([name.into(), ByteCount(part).to_string(), format!("{share}%"), note.into()]);
     }
@@ -151,10 +157,12 @@ fn record(usage: &Usage, reach: Option<&Reach>) -> Record {
             protected: bytes(usage.protected),
             reclaimable: bytes(usage.reclaimable),
             refused: bytes(usage.refused),
+            bad: bytes(usage.bad),
             free: bytes(usage.free),
             reserved: bytes(usage.reserved),
             available: bytes(usage.available),
         },
+        refused_segments: usage.refused_segments,
         protected_until: usage.protected_until.map(|time| exact_time(time as i64, 0)),
         hard_protection: usage.hard_protection,
         history: reach.map(HistoryRecord::from),

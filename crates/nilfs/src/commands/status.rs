@@ -211,7 +211,7 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
             ),
         ),
     ]);
-    if let Some(refused) = refused(status) {
+    if let Some(refused) = refused_segments(status.refused_segments) {
         lines.push(("kept out of use", refused));
     }
     lines.extend([
@@ -226,8 +226,8 @@ fn lines(status: &Status) -> Vec<(&'static str, String)> {
 }
 
 /// Returns why segments are kept out of use, and what to do; `None` if none is.
-fn refused(status: &Status) -> Option<String> {
-    let which = match status.refused_segments {
+pub fn refused_segments(count: u64) -> Option<String> {
+    let which = match count {
         0 => return None,
         1 => "1 segment counts as clean, but holds what is needed, or may".to_owned(),
         count => format!("{count} segments count as clean, but hold what is needed, or may"),

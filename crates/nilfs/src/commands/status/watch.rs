@@ -149,7 +149,7 @@ fn numbers(status: &Status, full: Option<Duration>) -> Vec<Line<'static>> {
             output::duration(Duration::from_secs(status.uptime))
         )),
     ];
-    if let Some(refused) = super::refused(status) {
+    if let Some(refused) = super::refused_segments(status.refused_segments) {
         lines.insert(0, Line::from(refused).red().bold());
     }
     if status.stopped.is_some() {
