@@ -56,6 +56,8 @@ impl Default for ReadOnlyOptions {
 pub struct ReadOnlyVolume {
     volume: Volume,
     shown: Tree,
+    /// A newer checkpoint that is known, and cannot be used.
+    newer: Option<Cno>,
     options: ReadOnlyOptions,
     clean_segments: u64,
     /// Clean segments in which something is needed, if that was counted.
@@ -75,12 +77,19 @@ impl ReadOnlyVolume {
     /// # Errors
     /// Not a volume, unknown features, [`Error::NoCheckpoint`](crate::Error::NoCheckpoint), damage, a device error.
     pub fn mount(device: Arc<dyn Device>, options: ReadOnlyOptions) -> Result<Self> {
-        let (mut volume, shown) = match options.rescue {
+        let (mut volume, shown, newer) = match options.rescue {
             true => {
                 let progress = |bytes| tracing::trace!("scanned {bytes} bytes");
-                Rescue::open(device, Box::new(progress))?.into_volume(options.checkpoint)?
+                let rescue = Rescue::open(device, Box::new(progress))?;
+                let known = rescue.newest_known();
+                let (volume, shown) = rescue.into_volume(options.checkpoint)?;
+                let is_newer = options.checkpoint.is_none() && known > shown.cno();
+                (volume, shown, is_newer.then_some(known))
             }
-            false => Self::open(device, &options)?,
+            false => {
+                let (volume, shown) = Self::open(device, &options)?;
+                (volume, shown, None)
+            }
         };
         volume.set_cache_limit(options.cache_limit);
         let clean_segments = match volume.clean_segments() {
@@ -89,7 +98,7 @@ impl ReadOnlyVolume {
         };
         volume.store.let_go();
         let (refused_segments, mounted) = (AtomicU64::new(0), Instant::now());
-        Ok(Self { volume, shown, options, clean_segments, refused_segments, mounted })
+        Ok(Self { volume, shown, newer, options, clean_segments, refused_segments, mounted })
     }
 
     fn open(device: Arc<dyn Device>, options: &ReadOnlyOptions) -> Result<(Volume, Tree)> {
@@ -106,6 +115,12 @@ impl ReadOnlyVolume {
     #[must_use]
     pub fn shown(&self) -> &Tree {
         &self.shown
+    }
+
+    /// Returns the newest checkpoint that is known, if it cannot be used and an older one is shown instead.
+    #[must_use]
+    pub fn newer(&self) -> Option<Cno> {
+        self.newer
     }
 
     /// How things are.

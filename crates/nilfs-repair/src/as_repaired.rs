@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use nilfs_check::Options;
 use nilfs_device::Device;
-use nilfs_engine::Cno;
 use nilfs_engine::rescue::Rescue;
+use nilfs_engine::{Cno, Ino, Tree};
 
 use crate::progress::Observer;
-use crate::{Plan, Risk, Settings, plan_observed};
+use crate::{Plan, Repair, Risk, Settings, plan_observed};
+
+/// Paths of files that a loss names; of more, it has the number.
+const MOST_NAMED: usize = 8;
 
 /// Best view of a volume.
 pub struct AsRepaired {
@@ -37,6 +40,27 @@ impl AsRepaired {
             return Self { device, plan: None };
         }
         Self { device: view, plan: Some(plan) }
+    }
+
+    /// Returns the repairs by which something is lost of a checkpoint that the device shows, with the paths
+    /// that the files have there; and how many more repairs there are by which something is lost.
+    #[must_use]
+    pub fn losses(&self, shown: &Tree) -> (Vec<Repair>, u64) {
+        let Some(plan) = &self.plan else { return (Vec::new(), 0) };
+        let is_loss =
+            |it: &&Repair| it.risk == Risk::Loses && it.concerned.life.contains(&shown.cno());
+        let mut losses: Vec<Repair> = plan.repairs.iter().filter(is_loss).cloned().collect();
+        let files = losses.iter().flat_map(|it| it.concerned.files.iter().copied());
+        let paths = shown.paths(files.filter(|ino| ino.is_of_user()).collect());
+        let path_of = |ino: &Ino| match &paths.get(ino)?[..] {
+            b"" => Some("/".to_owned()),
+            path => Some(String::from_utf8_lossy(path).into_owned()),
+        };
+        for loss in &mut losses {
+            let named = loss.concerned.files.iter().filter_map(path_of);
+            loss.concerned.paths = named.take(MOST_NAMED).collect();
+        }
+        (losses, plan.omitted.get(&Risk::Loses).copied().unwrap_or_default())
     }
 }
 

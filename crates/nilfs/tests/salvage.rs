@@ -529,16 +529,18 @@ impl Drop for Mount {
 }
 
 impl Broken {
-    /// Mounts it by more words than `ro,rescue`. The superuser and `/dev/fuse` are needed.
-    fn rescue(&self, words: &str) -> Mount {
+    /// Mounts it by more words than `ro,rescue`. Returns with it what is said of losses. The superuser and
+    /// `/dev/fuse` are needed.
+    fn rescue(&self, words: &str) -> (Mount, String) {
         fs::write(self.image(), &self.bytes).unwrap();
         let dir = self.directory.path().join("mnt");
         fs::create_dir_all(&dir).unwrap();
         let options = format!("ro,rescue,nofuseblk{words}");
         let image = self.image();
         let line = ["mount".as_ref(), "-o".as_ref(), options.as_ref(), image.as_os_str()];
-        nilfs(line.into_iter().chain([dir.as_os_str()])).output();
-        Mount(dir)
+        let mounted = nilfs(line.into_iter().chain([dir.as_os_str()]));
+        assert_eq!((mounted.code, &mounted.stdout[..]), (Some(0), ""), "{}", mounted.stderr);
+        (Mount(dir), mounted.stderr)
     }
 }
 
@@ -552,7 +554,7 @@ fn a_rescue_mount_shows_what_is_not_damaged() {
     let names = volume.newest(volume.inodes["two"], |info| matches!(info, BlockInfo::Data { .. }));
     volume.damage(names);
     volume.overwrite_superblocks(&[0; 1024]);
-    let mount = volume.rescue("");
+    let (mount, said) = volume.rescue("");
     let mut unreadable = Vec::new();
     let mut found = 0;
     for (path, written) in &volume.versions {
@@ -575,8 +577,14 @@ fn a_rescue_mount_shows_what_is_not_damaged() {
         ["one", "two"].map(|it| fs::read_dir(mount.0.join(it)).unwrap().count()).iter().sum();
     assert_eq!(listed, found);
     assert!((FILES + 1..=2 * (FILES + 1)).contains(&found), "{found} files");
+    // It was silent about what it did not show.
+    let (last, losses) =
+        said.lines().collect::<Vec<_>>().split_last().map(|it| (*it.0, it.1.to_vec())).unwrap();
+    assert!(losses.iter().all(|it| it.contains("broken.img: lost, or older: ")), "{said}");
+    assert!(losses.iter().any(|it| it.contains(": two: ")), "{said}");
+    assert!(losses.len() == 10 && last.contains(" more losses of that kind; nilfs fsck"), "{said}");
     drop(mount);
-    let mount = volume.rescue(",cp=3");
+    let (mount, _) = volume.rescue(",cp=3");
     assert!(fs::read(mount.0.join("one/large")).unwrap() == volume.versions["one/large"][1]);
     drop(mount);
     assert_eq!(fs::read(volume.image()).unwrap(), volume.bytes, "nothing is written");

@@ -12,6 +12,7 @@ mod open;
 pub mod options;
 mod read_only;
 mod remount;
+mod rescue;
 mod serve;
 mod start;
 mod umount;

@@ -24,6 +24,7 @@ use super::open::open;
 use super::options::{self, Options};
 use super::read_only;
 use super::remount::remount;
+use super::rescue::losses;
 use super::serve::serve;
 use crate::exit::{Failure, Status};
 use crate::image::{Checkpoints, Door};
@@ -95,15 +96,16 @@ pub fn mount(mut args: MountArgs) -> anyhow::Result<()> {
     logging::start(args.log.as_deref(), args.foreground)?;
     let of_files = options.read_config()?;
     let of_words = options.warning().map(str::to_owned);
-    for warning in of_files.iter().map(ToString::to_string).chain(of_words) {
+    let warn = |warning: &str| {
         tracing::warn!("{warning}");
         if args.background {
             say!("nilfs: {warning}");
         }
-    }
+    };
+    of_files.iter().map(ToString::to_string).chain(of_words).for_each(|warning| warn(&warning));
     match args.background {
-        true => serve_volume(&args.device, dir, options, Hangup::Reloads, leave_terminal),
-        false => serve_volume(&args.device, dir, options, Hangup::Ends, || Ok(())),
+        true => serve_volume(&args.device, dir, options, &warn, Hangup::Reloads, leave_terminal),
+        false => serve_volume(&args.device, dir, options, &warn, Hangup::Ends, || Ok(())),
     }
 }
 
@@ -112,6 +114,7 @@ fn serve_volume(
     device: &Path,
     dir: &Path,
     options: Options,
+    warn: &dyn Fn(&str),
     hangup: Hangup,
     ready: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
@@ -138,12 +141,16 @@ fn serve_volume(
         return read_only::serve(|_| Ok(door), &source()?, dir, checkpoint, options, hangup, ready);
     }
     let opened = open(device, dir, &options)?;
-    let shown: Arc<dyn Device> = match options.rescue {
-        true => AsRepaired::new(opened.clone(), &Observer::default()).device,
-        false => opened.clone(),
-    };
+    let repaired = options.rescue.then(|| AsRepaired::new(opened.clone(), &Observer::default()));
+    let shown: Arc<dyn Device> =
+        repaired.as_ref().map_or_else(|| opened.clone() as _, |it| Arc::clone(&it.device));
     let volume = |options: &Options| {
-        ReadOnlyVolume::mount(shown.clone(), options.read_only(checkpoint)).on_volume(device)
+        let volume =
+            ReadOnlyVolume::mount(shown, options.read_only(checkpoint)).on_volume(device)?;
+        if let Some(repaired) = &repaired {
+            losses(repaired, &volume, device).iter().for_each(|loss| warn(loss));
+        }
+        Ok(volume)
     };
     let served = read_only::serve(volume, &source()?, dir, checkpoint, options, hangup, ready);
     if let Err(error) = opened.release() {

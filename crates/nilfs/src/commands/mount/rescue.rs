@@ -1,0 +1,36 @@
+//! Losses in what a rescue mount shows, which are said once, when it begins.
+
+use std::path::Path;
+
+use nilfs_engine::ReadOnlyVolume;
+use nilfs_repair::AsRepaired;
+
+use crate::output::printable;
+
+/// Losses that are said; of more, how many there are.
+const SAID: usize = 10;
+
+/// Returns what is lost, or older, in what a mount shows of the volume on a device, in the words of fsck,
+/// which would leave it so.
+pub fn losses(repaired: &AsRepaired, volume: &ReadOnlyVolume, device: &Path) -> Vec<String> {
+    let device = device.display();
+    let (repairs, omitted) = repaired.losses(volume.shown());
+    let in_words =
+        |text: String| format!("{device}: lost, or older: {}", printable(text.as_bytes()));
+    let mut said: Vec<String> =
+        repairs.iter().take(SAID).map(|repair| in_words(repair.to_string())).collect();
+    match repairs.len().saturating_sub(SAID) as u64 + omitted {
+        0 => {}
+        more => said.push(format!(
+            "{device}: {more} more losses of that kind; nilfs fsck -n -v {device} lists all"
+        )),
+    }
+    said.extend(volume.newer().map(|newer| {
+        format!(
+            "{device}: lost, or older: checkpoint {newer} is known, but cannot be used, and what was written \
+             after checkpoint {} is not shown",
+            volume.shown().cno()
+        )
+    }));
+    said
+}
