@@ -53,9 +53,10 @@ fn run(scheduler: impl Scheduler + 'static, work: impl Fn() + Send + Sync + 'sta
     Runner::new(scheduler, config).run(move || world(&work));
 }
 
-/// A device that takes its time: other threads may go on before it begins, and before its answer is
+/// Returns a device that takes its time: other threads may go on before it begins, and before its answer is
 /// received.
-pub(crate) fn taking_time(device: Arc<dyn Device>) -> Arc<dyn Device> {
+#[must_use]
+pub fn taking_time(device: Arc<dyn Device>) -> Arc<dyn Device> {
     Arc::new(Slow(device))
 }
 

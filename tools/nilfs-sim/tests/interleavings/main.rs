@@ -3,6 +3,7 @@
 //! end and the cleaner begins at every possible moment.
 
 mod beside_checkpoints;
+mod scrub;
 mod slow_reader;
 
 use std::sync::{Arc, Mutex};
@@ -88,6 +89,11 @@ fn what_is_synced_during_a_checkpoint_is_there_after_it() {
     explore("what_is_synced_during_a_checkpoint_is_there_after_it", 100, |_| {
         beside_checkpoints::fsyncs_beside_checkpoints()
     });
+}
+
+#[test]
+fn a_scrub_beside_writers_raises_no_alarm() {
+    explore("a_scrub_beside_writers_raises_no_alarm", 40, scrub::beside_writers);
 }
 
 /// What the cleaner does by itself in idle moments, by each policy; the power fails meanwhile, too.
