@@ -49,6 +49,8 @@ pub enum Left {
     /// Without power: with checkpoints after the one that the superblocks name, and sync logs after the
     /// newest.
     Crashed,
+    /// Without power, soon after it was made: the superblocks name the empty checkpoint.
+    Fresh,
     /// Made and filled by Linux, and unmounted.
     Linux,
     /// As [`Left::Linux`], then mounted here, written, and without power as [`Left::Crashed`].
@@ -66,11 +68,12 @@ pub struct Which {
 
 impl Which {
     /// All there are.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self { left: Left::Clean, block_bytes: 4096 },
         Self { left: Left::Crashed, block_bytes: 4096 },
         Self { left: Left::Clean, block_bytes: 1024 },
         Self { left: Left::Crashed, block_bytes: 1024 },
+        Self { left: Left::Fresh, block_bytes: 1024 },
         Self { left: Left::Linux, block_bytes: 4096 },
         Self { left: Left::LinuxThenCrashed, block_bytes: 4096 },
         Self { left: Left::Linux, block_bytes: 1024 },
@@ -87,6 +90,7 @@ impl Which {
             Left::Clean | Left::Crashed => {
                 Writer::begin(self, seed, formatted(self))?.live(self)?
             }
+            Left::Fresh => Writer::begin(self, seed, formatted(self))?.begin_to_live()?,
             Left::Linux => (linux_image(self)?, Vec::new(), BTreeMap::new()),
             Left::LinuxThenCrashed => {
                 Writer::begin(self, seed, linux_image(self)?)?.live_briefly()?
@@ -112,6 +116,7 @@ impl fmt::Display for Which {
         let left = match self.left {
             Left::Clean => "clean",
             Left::Crashed => "crashed",
+            Left::Fresh => "fresh",
             Left::Linux => "linux",
             Left::LinuxThenCrashed => "linux-crashed",
         };
@@ -268,6 +273,21 @@ impl Writer {
             }
             _ => self.crash(),
         }
+    }
+
+    /// The first checkpoints of a volume.
+    fn begin_to_live(mut self) -> Result<Lived, String> {
+        let begin = |writer: &mut Self| -> Result<(), Error> {
+            for nth in 0..20 {
+                let directory = writer.directory(&writer.root()?, &format!("directory {nth}"))?;
+                writer.file_in(&directory, "file", 3)?;
+            }
+            writer.fs.commit()?;
+            writer.pass(SHORT);
+            writer.some_checkpoints()
+        };
+        begin(&mut self).map_err(|error| error.to_string())?;
+        Ok((self.start, self.medium.below().take_events(), BTreeMap::new()))
     }
 
     fn live_briefly(mut self) -> Result<Lived, String> {
