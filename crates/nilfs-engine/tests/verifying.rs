@@ -10,17 +10,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{LINUX_IMAGES, check, linux_image, make, new, parameters, pattern, short_segments};
+use common::{
+    LINUX_IMAGES, blocks, check, linux_image, logs, make, new, parameters, pattern, place,
+    short_segments,
+};
 use nilfs_device::{Device, IoSlice, MemoryDevice};
 use nilfs_engine::scrub::{Selection, scrub};
 use nilfs_engine::{
     Amount, Checkpoints, CleanerOptions, Error, FileType, Files, Filesystem, Ino, Log, ManualRun,
-    MountOptions, ReadOnlyOptions, ReadOnlyVolume, Result, SegNum, SetAttr, Verify, Volume,
+    MountOptions, ReadOnlyOptions, ReadOnlyVolume, RenameMode, Result, SegNum, SetAttr, Verify,
+    Volume,
 };
 use nilfs_ondisk::crc::{BlockSum, crc32_le};
-use nilfs_ondisk::inode::S_IFDIR;
+use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
 use nilfs_ondisk::summary::{BlockInfo, seal_again};
-use nilfs_ondisk::{BlockNr, BlockSize, block_sums};
+use nilfs_ondisk::{BlockNr, BlockSize, block_sums, dirent};
 
 const BLOCK: u64 = 1024;
 const PER_SEGMENT: u64 = 64;
@@ -92,35 +96,6 @@ fn see_all(device: &Arc<MemoryDevice>, verify: Verify) -> Result<Seen> {
     let mut seen = Seen::new();
     see(&volume, Ino::ROOT, b"", &mut seen)?;
     Ok(seen)
-}
-
-fn logs(device: &Arc<MemoryDevice>) -> Vec<Log> {
-    let volume = Volume::open_with(Arc::clone(device) as _, Verify::None).unwrap();
-    let segments = volume.segments(Default::default()).unwrap();
-    segments.iter().flat_map(|it| volume.logs(it.segment).unwrap()).collect()
-}
-
-/// Blocks of files in all logs: the file, what it is, and where it lies.
-fn blocks(device: &Arc<MemoryDevice>) -> Vec<(Ino, BlockInfo, BlockNr)> {
-    let size = BlockSize::from_bytes(BLOCK).unwrap();
-    let of_log = |log: Log| {
-        let first = log.start.plus(log.header.summary_blocks(size));
-        let infos: Vec<_> =
-            log.files.iter().flat_map(|it| it.blocks.iter().map(|info| (it.ino, *info))).collect();
-        infos
-            .into_iter()
-            .enumerate()
-            .map(move |(nth, (ino, info))| (ino, info, first.plus(nth as u64)))
-    };
-    logs(device).into_iter().flat_map(of_log).collect()
-}
-
-/// Where the nth block of the content of a file was written last.
-fn place(device: &Arc<MemoryDevice>, ino: Ino, nth: u64) -> BlockNr {
-    let is_it = |(of, info, _): &&(Ino, BlockInfo, BlockNr)| {
-        *of == ino && matches!(info, BlockInfo::Data { offset, .. } if offset.0 == nth)
-    };
-    blocks(device).iter().rfind(is_it).expect("the file has that block").2
 }
 
 fn log_of(device: &Arc<MemoryDevice>, block: BlockNr) -> Log {
@@ -288,6 +263,137 @@ fn damaged_metadata_gets_no_checksum_that_is_right() {
         [at..at.plus(1)],
         "inode {last} is still in a block that is known as damaged"
     );
+}
+
+/// Names of a directory, and the error with which listing it ends. A few are asked for at a time, as a kernel
+/// does.
+fn list(files: &dyn Files, dir: Ino) -> (BTreeSet<Vec<u8>>, Option<Error>) {
+    let (mut names, mut cookie) = (BTreeSet::new(), 0);
+    loop {
+        let (mut count, from) = (0, cookie);
+        let listed = files.read_dir(dir, from, &mut |entry| {
+            assert!(names.insert(entry.name.to_vec()), "listed twice");
+            cookie = entry.next;
+            count += 1;
+            count < 10
+        });
+        match (listed, cookie == from) {
+            (listed, true) => return (names, listed.err()),
+            (_, false) => {}
+        }
+    }
+}
+
+/// A volume with 150 names in "dir", one block of which is damaged: the directory, the block, and the names
+/// that are in it.
+fn with_damaged_directory() -> (Arc<MemoryDevice>, Ino, BlockNr, BTreeSet<Vec<u8>>) {
+    let device = various();
+    let sound = look(&device, Verify::Metadata).unwrap();
+    let dir = Files::lookup(&sound, Ino::ROOT, b"dir").unwrap().ino;
+    let at = place(&device, dir, 3);
+    let mut block = vec![0; BLOCK as usize];
+    device.read_at(at.0 * BLOCK, &mut block).unwrap();
+    let lost = dirent::records(&block).map(|record| record.unwrap().name.to_vec());
+    let lost: BTreeSet<_> = lost.filter(|name| !name.is_empty()).collect();
+    assert!(lost.len() > 10);
+    flip(&device, at, BLOCK - 1);
+    (device, dir, at, lost)
+}
+
+/// One bad block of a directory hid all names of it from a mount that writes, and from all others if the
+/// directory had more than four.
+#[test]
+fn a_damaged_block_of_a_directory_costs_the_names_in_it() {
+    let (device, dir, at, lost) = with_damaged_directory();
+    let all: BTreeSet<_> = list(&look(&device, Verify::None).unwrap(), dir).0;
+    // With an index of names, and without room for one.
+    for cache_limit in [64 << 20, 0] {
+        let options = MountOptions { cache_limit, ..MountOptions::default() };
+        let fs = Filesystem::mount(copy(&device) as _, options).unwrap();
+        let read_only = ReadOnlyOptions { cache_limit, ..ReadOnlyOptions::default() };
+        let read_only = ReadOnlyVolume::mount(Arc::clone(&device) as _, read_only).unwrap();
+        let past = Checkpoints::tree(&*fs, None).unwrap();
+        for (view, files) in [("fs", &*fs as &dyn Files), ("ro", &read_only), ("past", &past)] {
+            for round in 0..2 {
+                let (names, error) = list(files, dir);
+                let expected: BTreeSet<_> = all.difference(&lost).cloned().collect();
+                assert!(names == expected, "{view}, round {round}: {} names", names.len());
+                let message = is_damaged(error.map_or(Ok(()), Err), at);
+                let part = format!("bytes {} to {} of inode {dir}", 3 * BLOCK, 4 * BLOCK - 1);
+                assert!(message.contains(&part), "{view}: {message}");
+                for name in &all {
+                    let found = files.lookup(dir, name);
+                    match lost.contains(name) {
+                        true => _ = is_damaged(found, at),
+                        false => assert!(found.is_ok(), "{view}: {found:?}"),
+                    }
+                }
+                // It may be there.
+                is_damaged(files.lookup(dir, b"another"), at);
+            }
+        }
+    }
+}
+
+/// A name that may be in the damaged block would be there twice.
+#[test]
+fn names_are_taken_out_of_a_damaged_directory_and_none_is_put_into_it() {
+    let (device, dir, at, lost) = with_damaged_directory();
+    for cache_limit in [64 << 20, 0] {
+        let device = copy(&device);
+        let options = MountOptions { cache_limit, ..MountOptions::default() };
+        let fs = Filesystem::mount(Arc::clone(&device) as _, options).unwrap();
+        let (root, dir) = (fs.root().unwrap().inode, fs.by_number(dir).unwrap());
+        let small = fs.lookup(&root, b"small").unwrap().inode;
+        let name = |nth| format!("a file with a long name, number {nth}").into_bytes();
+        assert!([0, 1, 149].iter().all(|nth| !lost.contains(&name(*nth))));
+        let lost = lost.first().unwrap();
+        let replace = RenameMode::Replace;
+        for name in [&b"another"[..], lost] {
+            is_damaged(fs.create(&dir, name, &new(S_IFREG | 0o644)), at);
+            is_damaged(fs.link(&small, &dir, name), at);
+            is_damaged(fs.rename(&root, b"small", &dir, name, replace), at);
+            is_damaged(fs.unlink(&dir, name), at);
+        }
+        fs.unlink(&dir, &name(0)).unwrap();
+        fs.rename(&dir, &name(1), &root, b"moved", replace).unwrap();
+        fs.rename(&root, b"small", &dir, &name(149), replace).unwrap();
+        fs.commit().unwrap();
+        assert!(matches!(fs.rmdir(&root, b"dir"), Err(Error::NotEmpty)));
+        let listed = list(&*fs, dir.ino()).0;
+        let dots = |name: &&Vec<u8>| !matches!(&name[..], b"." | b"..");
+        listed.iter().filter(dots).for_each(|name| fs.unlink(&dir, name).unwrap());
+        is_damaged(fs.rmdir(&root, b"dir"), at);
+        let other = fs.create(&root, b"other", &new(S_IFDIR | 0o755)).unwrap().inode;
+        is_damaged(fs.rename(&root, b"other", &root, b"dir", replace), at);
+        is_damaged(fs.create(&dir, b"another", &new(S_IFREG | 0o644)), at);
+        drop((small, other));
+        fs.unmount().unwrap();
+        let (names, error) = list(&look(&device, Verify::Metadata).unwrap(), dir.ino());
+        assert_eq!(names.len(), 2);
+        is_damaged(error.map_or(Ok(()), Err), at);
+    }
+}
+
+/// It was in both directories then, because the entry for its parent is changed last.
+#[test]
+fn a_directory_whose_first_block_is_damaged_stays_with_its_parent() {
+    let device = various();
+    let sound = look(&device, Verify::Metadata).unwrap();
+    let at = place(&device, Files::lookup(&sound, Ino::ROOT, b"dir").unwrap().ino, 0);
+    flip(&device, at, BLOCK - 1);
+    let fs = mount(&device, Verify::Metadata);
+    let root = fs.root().unwrap().inode;
+    let other = fs.create(&root, b"other", &new(S_IFDIR | 0o755)).unwrap().inode;
+    let inner = fs.create(&other, b"inner", &new(S_IFDIR | 0o755)).unwrap().inode;
+    is_damaged(fs.rename(&root, b"dir", &other, b"dir", RenameMode::Replace), at);
+    is_damaged(fs.rename(&root, b"dir", &other, b"inner", RenameMode::Exchange), at);
+    fs.rename(&root, b"dir", &root, b"renamed", RenameMode::Replace).unwrap();
+    let inner = inner.ino();
+    let found = |dir, name: &[u8]| fs.lookup(dir, name).map(|found| found.inode.ino());
+    assert!(matches!(found(&other, b"dir"), Err(Error::NotFound)));
+    assert_eq!(found(&other, b"inner").unwrap(), inner);
+    assert!(found(&root, b"renamed").is_ok());
 }
 
 #[test]

@@ -45,6 +45,28 @@ impl Listed {
         matches!(self.name.as_slice(), b"." | b"..")
     }
 
+    /// Copies some entries of a directory out of the engine. What comes before an error counts: it is met
+    /// again behind it.
+    pub fn some(
+        limit: usize,
+        read: impl FnOnce(&mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<(), Error>,
+    ) -> Result<Vec<Self>, Error> {
+        let mut listed = Vec::with_capacity(limit);
+        let done = read(&mut |entry| {
+            listed.push(Self {
+                ino: entry.ino,
+                name: entry.name.to_vec(),
+                next: entry.next,
+                file_type: entry.file_type,
+            });
+            listed.len() < limit
+        });
+        match done {
+            Err(error) if listed.is_empty() || matches!(error, Error::WouldWait) => Err(error),
+            _ => Ok(listed),
+        }
+    }
+
     /// The same with a type that is known otherwise.
     fn entry(&self, file_type: Option<FileType>) -> DirEntry<'_> {
         DirEntry { ino: self.ino, name: &self.name, next: self.next, file_type }
@@ -206,7 +228,9 @@ impl Operations {
             return found.map(Given::present);
         };
         match found {
-            Err(Error::NotFound) => past.door(dir),
+            // A block of the directory that cannot be read would hardly have that name, and the past is
+            // where the names in it still are.
+            Err(error) if error.is_fault() || matches!(error, Error::NotFound) => past.door(dir),
             found => {
                 // It comes first, because the volume is the user's.
                 if found.is_ok() {
@@ -282,18 +306,10 @@ impl Operations {
         if dir.is_past() {
             return self.answer(self.past()?.list(dir, cookie, LISTED_AT_ONCE));
         }
-        let mut listed = Vec::with_capacity(LISTED_AT_ONCE);
-        let read = self.files.read_dir(dir.ino(), cookie, &mut |entry| {
-            listed.push(Listed {
-                ino: entry.ino,
-                name: entry.name.to_vec(),
-                next: entry.next,
-                file_type: entry.file_type,
-            });
-            listed.len() < LISTED_AT_ONCE
-        });
-        self.answer_of(dir, read)?;
-        Ok(listed)
+        let read = |emit: &mut dyn FnMut(DirEntry<'_>) -> bool| {
+            self.files.read_dir(dir.ino(), cookie, emit)
+        };
+        self.answer_of(dir, Listed::some(LISTED_AT_ONCE, read))
     }
 
     /// The type of a listed entry, which need not say it.

@@ -424,17 +424,13 @@ impl Past {
                     List::Door => numbers::of_door(entry.dir),
                     List::Gmt => numbers::of_gmt(entry.dir),
                 };
-                let mut listed = Vec::new();
-                tree.read_dir(&tree.file(ino)?, cookie, &mut |found| {
+                let dir = tree.file(ino)?;
+                let mut listed = Listed::some(limit, |emit| tree.read_dir(&dir, cookie, emit))?;
+                for found in &mut listed {
                     let is_above = ino == entry.dir && found.name == b"..";
-                    listed.push(Listed {
-                        ino: if is_above { above } else { numbers::of_file(entry.cno, found.ino) },
-                        name: found.name.to_vec(),
-                        next: found.next,
-                        file_type: found.file_type,
-                    });
-                    listed.len() < limit
-                })?;
+                    found.ino =
+                        if is_above { above } else { numbers::of_file(entry.cno, found.ino) };
+                }
                 Ok(listed)
             }
         }

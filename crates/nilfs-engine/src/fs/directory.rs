@@ -3,6 +3,9 @@
 //! Where the names are, and where there is room for more, is noted in memory when a name is first
 //! asked for. Insert and remove then read one block, whatever the size of the directory. One whose
 //! index would take more memory than there is for all is searched from its first block to its last.
+//!
+//! The index knows the blocks that could not be read. Names in others are removed and replaced as ever,
+//! but none is added: the name may be there already.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -97,12 +100,17 @@ fn build(state: &State, view: &View, limit: usize) -> Result<Names> {
     let mut index = Some(Box::<Index>::default());
     let block_size = view.store.block_size();
     let (mut current, mut slack) = (FileBlock(0), 0);
-    names::records(state, view, FileBlock(0), &mut |key, record| {
+    let keys = names::blocks(state, view, FileBlock(0))?;
+    let _ = names::walk(state, view, keys, &mut |key, record| {
+        let Some(known) = &mut index else { return ControlFlow::Break(()) };
+        let Ok(record) = record else {
+            known.positions.insert_unread(key);
+            return ControlFlow::Continue(());
+        };
         if std::mem::replace(&mut current, key) != key {
             slack = 0;
         }
         slack = slack.max(record.slack());
-        let Some(known) = &mut index else { return ControlFlow::Break(()) };
         match compact(block_size, key, record.offset) {
             Some(at) if record.is_used() => known.positions.insert(record.name, at),
             Some(_) => {}
@@ -155,7 +163,7 @@ fn room(state: &State, view: &View, need: usize) -> Result<Option<FileBlock>> {
         return Ok(index.room(need));
     }
     let mut found = None;
-    names::records(state, view, FileBlock(0), &mut |key, record| {
+    names::records(state, view, names::blocks(state, view, FileBlock(0))?, &mut |key, record| {
         found = (record.slack() >= need).then_some(key);
         if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;

@@ -444,7 +444,7 @@ impl Filesystem {
         }
         let moves = dir.ino() != to_dir.ino();
         if directory && moves {
-            self.check_not_inside(inode, to_dir)?;
+            self.check_movable(inode, to_dir)?;
             if target.is_none() && to_dir.state.read().links() >= LINK_MAX {
                 return Err(Error::TooManyLinks);
             }
@@ -492,7 +492,7 @@ impl Filesystem {
         let moves = one.0.ino() != other.0.ino();
         for ((_, _, inode), (to_dir, _, _)) in [(one, other), (other, one)] {
             if moves && inode.file_type() == FileType::Directory {
-                self.check_not_inside(inode, to_dir)?;
+                self.check_movable(inode, to_dir)?;
             }
         }
         for ((dir, name, old), (_, _, new)) in [(one, other), (other, one)] {
@@ -525,6 +525,14 @@ impl Filesystem {
         }
         self.name_changed(inode, &mut state);
         Ok(())
+    }
+
+    /// Fails unless a directory can get another parent: the parent does not lie in it, and its ".." can be
+    /// read, which is changed last.
+    fn check_movable(&self, inode: &InodeRef, to_dir: &InodeRef) -> Result<()> {
+        self.check_not_inside(inode, to_dir)?;
+        let parent = directory::lookup(&mut inode.state.write(), &self.context(), b"..")?;
+        parent.map(drop).ok_or_else(|| Error::missing("a \"..\" entry"))
     }
 
     /// Fails if `dir` is `inode` or lies below it.

@@ -6,8 +6,12 @@
 //!
 //! A position is a byte offset in the file, and a record never moves while it lives. So listing a
 //! directory needs no positions.
+//!
+//! A block that cannot be read costs the names in it and no others. A name that is nowhere else may be
+//! there, so looking for it is an error; and a listing of the rest ends with one.
 
 use std::hash::BuildHasher;
+use std::io;
 use std::ops::ControlFlow;
 
 use hashbrown::HashTable;
@@ -26,6 +30,8 @@ use crate::host::RandomState;
 pub(crate) struct Positions {
     slots: HashTable<Slot>,
     hasher: RandomState,
+    /// Blocks that could not be read, in which any other name may be.
+    unread: Vec<FileBlock>,
 }
 
 /// A name with this hash has its record here, in units of [`STEP`] bytes from the start of the file.
@@ -64,7 +70,8 @@ pub(crate) fn compact(block_size: BlockSize, key: FileBlock, offset: usize) -> O
 impl Positions {
     /// Bytes of memory.
     pub(crate) fn bytes(&self) -> usize {
-        size_of::<Self>() + self.slots.allocation_size()
+        let unread = self.unread.capacity() * size_of::<FileBlock>();
+        size_of::<Self>() + self.slots.allocation_size() + unread
     }
 
     fn slot(&self, name: &[u8], at: u32) -> Slot {
@@ -75,6 +82,11 @@ impl Positions {
     pub(crate) fn insert(&mut self, name: &[u8], at: u32) {
         let slot = self.slot(name, at);
         self.slots.insert_unique(slot.spread(), slot, Slot::spread);
+    }
+
+    /// Notes that a block cannot be read.
+    pub(crate) fn insert_unread(&mut self, key: FileBlock) {
+        self.unread.push(key);
     }
 
     /// Notes that it is there no more.
@@ -106,7 +118,7 @@ pub(crate) fn check(name: &[u8]) -> Result<()> {
 
 /// The blocks of a directory from one on. Each has a place of its own on the device, so more than the
 /// device has is damage, which nobody should look through.
-fn blocks(
+pub(crate) fn blocks(
     dir: &impl Content,
     view: &View,
     from: FileBlock,
@@ -137,22 +149,52 @@ pub(crate) fn damaged(dir: Ino, key: FileBlock) -> impl Fn(FormatError) -> Error
     }
 }
 
-/// Calls `visit` with every record, used or not, of the blocks from one on, until it breaks.
+/// Calls `visit` with every record, used or not, of some blocks, and with the damage of each block that
+/// cannot be read, until it breaks.
+pub(crate) fn walk(
+    dir: &impl Content,
+    view: &View,
+    keys: impl Iterator<Item = FileBlock>,
+    visit: &mut dyn FnMut(FileBlock, Result<Record<'_>>) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>> {
+    for key in keys {
+        let flow = match records_of(dir, view, key, &mut |record| visit(key, Ok(record))) {
+            Err(error) if error.is_fault() && view.around_damage => {
+                tracing::debug!("passed over: {error}");
+                ControlFlow::Continue(())
+            }
+            Err(error) if error.is_fault() => visit(key, Err(error)),
+            flow => flow?,
+        };
+        if flow.is_break() {
+            return Ok(flow);
+        }
+    }
+    Ok(ControlFlow::Continue(()))
+}
+
+/// Calls `visit` with every record, used or not, of some blocks, until it breaks.
+///
+/// # Errors
+/// A block cannot be read, and `visit` did not break at what the others have.
 pub(crate) fn records(
     dir: &impl Content,
     view: &View,
-    from: FileBlock,
+    keys: impl Iterator<Item = FileBlock>,
     visit: &mut dyn FnMut(FileBlock, Record<'_>) -> ControlFlow<()>,
 ) -> Result<()> {
-    for key in blocks(dir, view, from)? {
-        match records_of(dir, view, key, visit) {
-            Ok(ControlFlow::Continue(())) => {}
-            Ok(ControlFlow::Break(())) => return Ok(()),
-            Err(error) if view.around_damage => tracing::debug!("passed over: {error}"),
-            Err(error) => return Err(error),
+    let mut damage = None;
+    let flow = walk(dir, view, keys, &mut |key, record| match record {
+        Ok(record) => visit(key, record),
+        Err(error) => {
+            damage.get_or_insert(error);
+            ControlFlow::Continue(())
         }
+    })?;
+    match damage.filter(|_| flow.is_continue()) {
+        Some(damage) => Err(damage),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Calls `visit` with every record of one block, until it breaks.
@@ -160,12 +202,12 @@ fn records_of(
     dir: &impl Content,
     view: &View,
     key: FileBlock,
-    visit: &mut dyn FnMut(FileBlock, Record<'_>) -> ControlFlow<()>,
+    visit: &mut dyn FnMut(Record<'_>) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>> {
     let block = block_of(dir, view, key)?;
     for record in dirent::records(&block) {
         let record = record.map_err(damaged(dir.file().ino(), key))?;
-        if visit(key, record).is_break() {
+        if visit(record).is_break() {
             return Ok(ControlFlow::Break(()));
         }
     }
@@ -202,14 +244,15 @@ pub(crate) fn positions(
 ) -> Result<Option<Positions>> {
     let mut positions = Some(Positions::default());
     let block_size = view.store.block_size();
-    records(dir, view, FileBlock(0), &mut |key, record| {
-        if record.is_used()
-            && let Some(known) = &mut positions
-        {
-            match compact(block_size, key, record.offset) {
+    let _ = walk(dir, view, blocks(dir, view, FileBlock(0))?, &mut |key, record| {
+        let Some(known) = &mut positions else { return ControlFlow::Break(()) };
+        match record {
+            Err(_) => known.insert_unread(key),
+            Ok(record) if !record.is_used() => {}
+            Ok(record) => match compact(block_size, key, record.offset) {
                 Some(at) => known.insert(record.name, at),
                 None => positions = None,
-            }
+            },
         }
         positions.take_if(|known| known.bytes() > limit);
         if positions.is_none() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -218,18 +261,34 @@ pub(crate) fn positions(
 }
 
 /// Looks for a name where `positions` say that it may be, or everywhere without them.
+///
+/// # Errors
+/// It is not found, and a block cannot be read in which it may be.
 pub(crate) fn find(
     dir: &impl Content,
     view: &View,
     positions: Option<&Positions>,
     name: &[u8],
 ) -> Result<Option<Position>> {
-    if let Some(positions) = positions {
-        let found = |at| find_at(dir, view, at, name).transpose();
-        return positions.candidates(name).find_map(found).transpose();
+    let Some(positions) = positions else {
+        return search(dir, view, blocks(dir, view, FileBlock(0))?, name);
+    };
+    let found = |at| find_at(dir, view, at, name).transpose();
+    match positions.candidates(name).find_map(found) {
+        Some(found) => found.map(Some),
+        None => search(dir, view, positions.unread.iter().copied(), name),
     }
+}
+
+/// Looks for a name in some blocks.
+fn search(
+    dir: &impl Content,
+    view: &View,
+    keys: impl Iterator<Item = FileBlock>,
+    name: &[u8],
+) -> Result<Option<Position>> {
     let mut found = None;
-    records(dir, view, FileBlock(0), &mut |block, record| {
+    records(dir, view, keys, &mut |block, record| {
         if record.is_used() && record.name == name {
             found = Some(Position { ino: record.ino, block, offset: record.offset });
             return ControlFlow::Break(());
@@ -253,14 +312,20 @@ fn find_at(dir: &impl Content, view: &View, at: u32, name: &[u8]) -> Result<Opti
 /// Whether there is nothing in the directory but "." and "..".
 pub(crate) fn is_empty(dir: &impl Content, view: &View) -> Result<bool> {
     let mut empty = true;
-    records(dir, view, FileBlock(0), &mut |_, record| {
+    records(dir, view, blocks(dir, view, FileBlock(0))?, &mut |_, record| {
         empty = !record.is_used() || matches!(record.name, b"." | b"..");
         if empty { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     Ok(empty)
 }
 
+/// Bit of a cookie that says that a block before it could not be read. No directory is that long.
+const INCOMPLETE: u64 = 1 << 62;
+
 /// Calls `emit` with the entries from byte offset `cookie` on, until it says that it is full.
+///
+/// # Errors
+/// It was not full, and a block could not be read, of those from the first on.
 pub(crate) fn read(
     dir: &impl Content,
     view: &View,
@@ -268,16 +333,41 @@ pub(crate) fn read(
     emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
 ) -> Result<()> {
     let block_size = view.store.block_size();
-    records(dir, view, block_size.block_of(cookie), &mut |key, record| {
+    let (start, mut incomplete) = (cookie & !INCOMPLETE, cookie & INCOMPLETE);
+    let mut damage = None;
+    let keys = blocks(dir, view, block_size.block_of(start))?;
+    let flow = walk(dir, view, keys, &mut |key, record| {
+        let record = match record {
+            Ok(record) => record,
+            Err(error) => {
+                incomplete = INCOMPLETE;
+                damage.get_or_insert(error);
+                return ControlFlow::Continue(());
+            }
+        };
         let at = key.0 * block_size.bytes64() + record.offset as u64;
-        if at < cookie || !record.is_used() {
+        if at < start || !record.is_used() {
             return ControlFlow::Continue(());
         }
         let (ino, name, file_type) = (record.ino, record.name, record.file_type());
-        match emit(DirEntry { ino, name, file_type, next: at + 1 }) {
+        match emit(DirEntry { ino, name, file_type, next: (at + 1) | incomplete }) {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(()),
         }
+    })?;
+    match flow.is_break() || incomplete == 0 {
+        true => Ok(()),
+        false => Err(damage.unwrap_or_else(|| what_was_missing(dir, view))),
+    }
+}
+
+/// The error for names that were not listed, because a block could not be read then.
+fn what_was_missing(dir: &impl Content, view: &View) -> Error {
+    let again = blocks(dir, view, FileBlock(0))
+        .and_then(|keys| records(dir, view, keys, &mut |_, _| ControlFlow::Continue(())));
+    again.err().unwrap_or_else(|| Error::Device {
+        what: format!("read all of directory {} when it was listed", dir.file().ino()),
+        source: io::Error::other("it can be read now"),
     })
 }
 

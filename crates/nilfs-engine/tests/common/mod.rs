@@ -9,9 +9,10 @@ use std::sync::Arc;
 use nilfs_check::Options;
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_engine::{Cno, Filesystem, InodeRef, MountOptions, NewInode, Volume};
-use nilfs_ondisk::BlockSize;
+use nilfs_engine::{Cno, Filesystem, Ino, InodeRef, Log, MountOptions, NewInode, Verify, Volume};
 use nilfs_ondisk::inode::S_IFREG;
+use nilfs_ondisk::summary::BlockInfo;
+use nilfs_ondisk::{BlockNr, BlockSize};
 
 pub fn parameters(block_size: u64) -> Parameters {
     let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
@@ -80,6 +81,43 @@ pub fn in_the_past<D: Device + 'static>(device: &Arc<D>, cno: Cno, name: &str) -
     let mut bytes = vec![0; file.size() as usize];
     assert_eq!(tree.read(&file, 0, &mut bytes).unwrap(), bytes.len());
     bytes
+}
+
+fn open(device: &Arc<MemoryDevice>) -> Volume {
+    Volume::open_with(Arc::clone(device) as _, Verify::None).unwrap()
+}
+
+pub fn logs(device: &Arc<MemoryDevice>) -> Vec<Log> {
+    let volume = open(device);
+    let segments = volume.segments(Default::default()).unwrap();
+    segments.iter().flat_map(|it| volume.logs(it.segment).unwrap()).collect()
+}
+
+/// Blocks of files in all logs: the file, what it is, and where it lies.
+pub fn blocks(device: &Arc<MemoryDevice>) -> Vec<(Ino, BlockInfo, BlockNr)> {
+    let size = open(device).geometry().block_size;
+    let of_log = |log: Log| {
+        let first = log.start.plus(log.header.summary_blocks(size));
+        let infos: Vec<_> =
+            log.files.iter().flat_map(|it| it.blocks.iter().map(|info| (it.ino, *info))).collect();
+        infos
+            .into_iter()
+            .enumerate()
+            .map(move |(nth, (ino, info))| (ino, info, first.plus(nth as u64)))
+    };
+    logs(device).into_iter().flat_map(of_log).collect()
+}
+
+/// Where the nth block of the content of a file was written last.
+pub fn place(device: &Arc<MemoryDevice>, ino: Ino, nth: u64) -> BlockNr {
+    let is_it = |(of, info, _): &&(Ino, BlockInfo, BlockNr)| {
+        let offset = match info {
+            BlockInfo::Data { offset, .. } | BlockInfo::DatData { offset } => offset.0,
+            BlockInfo::Node { .. } | BlockInfo::DatNode { .. } => return false,
+        };
+        *of == ino && offset == nth
+    };
+    blocks(device).iter().rfind(is_it).expect("the file has that block").2
 }
 
 pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
