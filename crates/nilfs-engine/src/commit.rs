@@ -280,7 +280,10 @@ impl Build<'_> {
         let layout = Palloc::new(geometry.block_size, geometry.inode_size);
         let mut ifile = FileEdit::new(base.tree.ifile.clone());
         for (ino, &taken) in &frozen.numbers {
-            palloc::mark(&mut ifile, self.source(), &layout, ino.0, taken, "inode")?;
+            match taken {
+                true => palloc::mark(&mut ifile, self.source(), &layout, ino.0, true, "inode")?,
+                false => palloc::free(&mut ifile, self.source(), &layout, ino.0, "inode")?,
+            }
         }
         let mut committed = Vec::with_capacity(frozen.inodes.len());
         for frozen in &frozen.inodes {

@@ -99,18 +99,50 @@ pub(crate) fn mark(
         let state = if used { "in use" } else { "free" };
         return Err(Error::Inconsistent(format!("{what} {entry} is {state} already")));
     }
+    let (free, per_group) = free_count(file, source, layout, entry)?;
+    let now = u32::from_le_bytes(*free);
+    let now = if used { now.checked_sub(1) } else { now.checked_add(1) }
+        .filter(|now| *now <= per_group)
+        .ok_or_else(|| Error::Inconsistent(format!("the count of free {what}s is wrong")))?;
+    *free = now.to_le_bytes();
+    Ok(())
+}
+
+/// Marks an entry as free that nothing needs, also if its bit, against everything else, says so already.
+/// The count of its group follows from the bits then.
+pub(crate) fn free(
+    file: &mut FileEdit,
+    source: Source<'_>,
+    layout: &Palloc,
+    entry: u64,
+    what: &str,
+) -> Result<()> {
+    let position = layout.bit(entry);
+    let bitmap = file.get_mut(source, position.block, |_| {})?;
+    if test_bit(bitmap, position.bit) {
+        return mark(file, source, layout, entry, false, what);
+    }
+    let zeros = bitmap.iter().map(|byte| byte.count_zeros()).sum::<u32>();
+    let (free, per_group) = free_count(file, source, layout, entry)?;
+    *free = zeros.min(per_group).to_le_bytes();
+    Ok(())
+}
+
+/// The count of free entries of the group that has an entry, for changing, and the most that it can be.
+fn free_count<'a>(
+    file: &'a mut FileEdit,
+    source: Source<'_>,
+    layout: &Palloc,
+    entry: u64,
+) -> Result<(&'a mut [u8; 4], u32)> {
     let slot = layout.descriptor(layout.group_of(entry));
     let per_group = layout.entries_per_group as u32;
     let descriptor = file.get_mut(source, slot.block, |block| {
         // A new descriptor block says of all its groups that they are free.
         block.chunks_exact_mut(4).for_each(|count| count.copy_from_slice(&per_group.to_le_bytes()));
     })?;
-    let free = read_u32(descriptor, slot.offset);
-    let free = if used { free.checked_sub(1) } else { free.checked_add(1) }
-        .filter(|&free| free <= per_group)
-        .ok_or_else(|| Error::Inconsistent(format!("the count of free {what}s is wrong")))?;
-    descriptor[slot.offset..slot.offset + 4].copy_from_slice(&free.to_le_bytes());
-    Ok(())
+    let count = descriptor[slot.offset..].first_chunk_mut();
+    Ok((count.ok_or_else(|| Error::missing("a count of free entries"))?, per_group))
 }
 
 /// The bytes of an entry, to the end of its block, for changing.

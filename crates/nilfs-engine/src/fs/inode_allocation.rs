@@ -1,8 +1,8 @@
 //! Inode numbers: the lowest free one is the next (docs/format.md §10).
 //!
 //! The bitmap is not believed alone. Where it has lost a bit, a new file would be written over a file that
-//! is in use, so the inodes of a block are looked at before one of them is given away: one with links is in
-//! use. No number is given away of a block that cannot be read, either: with a file there, no checkpoint
+//! is in use, so the inodes of a block are looked at before one of them is given away, or called free: one
+//! with links is in use. No number is given away of a block that cannot be read, either: with a file there, no checkpoint
 //! could be made. The next checkpoint reads and writes that block anyway, so looking costs nothing.
 
 use std::collections::{BTreeMap, HashMap, HashSet, btree_map, hash_map};
@@ -80,14 +80,14 @@ impl InodeNumbers {
         Ok(())
     }
 
-    /// Gives a number back.
+    /// Gives a number back. A bitmap that calls it free already has lost a bit, and is right from now on.
     pub(super) fn give_back(&mut self, view: &View, ino: Ino) -> Result<()> {
         let layout = view.ifile_layout();
         // From now on, the inode of the newest checkpoint has links although its number is free.
         self.examine(view, ino)?;
         let bitmap = self.bitmap(view, layout.group_of(ino.0))?;
         if !clear_bit(bitmap, (ino.0 % layout.entries_per_group) as usize) {
-            return Err(Error::Inconsistent(format!("inode {ino} is in no bitmap")));
+            tracing::error!("the bitmap of the ifile called inode {ino} free, which was in use");
         }
         self.lowest = self.lowest.min(ino.0);
         self.change(ino, false);
@@ -103,8 +103,12 @@ impl InodeNumbers {
         {
             return Ok(false);
         }
-        let bitmap = self.bitmap(view, group)?;
-        Ok(test_bit(bitmap, (ino.0 % layout.entries_per_group) as usize))
+        let bit = (ino.0 % layout.entries_per_group) as usize;
+        if test_bit(self.bitmap(view, group)?, bit) {
+            return Ok(true);
+        }
+        self.examine(view, ino)?;
+        Ok(test_bit(self.bitmap(view, group)?, bit))
     }
 
     /// What has changed since the last call.
@@ -117,16 +121,18 @@ impl InodeNumbers {
     fn examine(&mut self, view: &View, ino: Ino) -> Result<bool> {
         let layout = view.ifile_layout();
         let block = layout.entry(ino.0).block;
-        if !self.examined.insert(block) {
+        if self.examined.contains(&block) {
             return Ok(false);
         }
         let (used, reason) = match view.linked_beside(ino) {
             Ok(linked) => (linked, "the bitmap of the ifile calls files in use free".to_owned()),
+            Err(error) if !error.is_fault() => return Err(error),
             Err(error) => {
                 let all = layout.entries_of_block(layout.nth_entry_block(ino.0));
                 (all.map(Ino).collect(), error.to_string())
             }
         };
+        self.examined.insert(block);
         let bitmap = self.bitmap(view, layout.group_of(ino.0))?;
         let mark = |ino: &&Ino| set_bit(bitmap, (ino.0 % layout.entries_per_group) as usize);
         let marked = used.iter().filter(mark).count();

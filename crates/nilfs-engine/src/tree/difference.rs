@@ -190,9 +190,6 @@ impl Changes<'_> {
 
 /// A user's file, if a tree has it.
 fn file_of(view: &View, ino: Ino) -> Result<Option<File>> {
-    if !ino.is_of_user() || !view.has_inode(ino)? {
-        return Ok(None);
-    }
     match view.inode(ino) {
         Ok(raw) => File::new(ino, raw).map(Some),
         Err(Error::Stale) => Ok(None),

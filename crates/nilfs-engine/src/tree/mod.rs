@@ -104,8 +104,7 @@ impl Tree {
         Self { recovered: Arc::new(recovered), ..self }
     }
 
-    /// The same files as far as they can be read: directories without their damaged blocks, and
-    /// files although it cannot be read whether their numbers are in use.
+    /// The same files as far as they can be read: directories without their damaged blocks.
     #[must_use]
     pub fn around_damage(self) -> Self {
         Self { around_damage: true, ..self }
@@ -155,11 +154,7 @@ impl Tree {
             let is_gone = file.raw.i_links_count.get() == 0;
             return if is_gone { Err(Error::Stale) } else { Ok(file.clone()) };
         }
-        let view = self.view();
-        if !view.has_inode(ino)? {
-            return Err(Error::Stale);
-        }
-        File::new(ino, view.inode(ino)?)
+        File::new(ino, self.view().inode(ino)?)
     }
 
     /// The file that a name leads to; "." and ".." work too.
@@ -363,14 +358,10 @@ impl View {
         Palloc::new(geometry.block_size, geometry.inode_size)
     }
 
-    /// Whether the ifile has an inode with this number (docs/format.md §10).
+    /// Whether the bitmap of the ifile says that a number is in use (docs/format.md §10).
     pub(crate) fn has_inode(&self, ino: Ino) -> Result<bool> {
         let bit = self.ifile_layout().bit(ino.0);
-        match self.ifile_block(bit.block) {
-            // A file that was deleted has no links, so the inode alone tells most of it.
-            Err(_) if self.around_damage => Ok(true),
-            bitmap => Ok(bitmap?.is_some_and(|bitmap| test_bit(&bitmap, bit.bit))),
-        }
+        Ok(self.ifile_block(bit.block)?.is_some_and(|bitmap| test_bit(&bitmap, bit.bit)))
     }
 
     /// A block of the ifile, if it is not a hole.
@@ -406,7 +397,8 @@ impl View {
         Ok(beside.map(Ino).filter(has_links).collect())
     }
 
-    /// The inode of a file that exists in this tree.
+    /// The inode of a file that exists in this tree. One that was deleted has no links, and so has a
+    /// number that never had a file: the bitmap, which can have lost a bit, is not asked.
     pub(crate) fn inode(&self, ino: Ino) -> Result<RawInode> {
         // A damaged name can lead to a reserved number.
         if !ino.is_of_user() {

@@ -87,10 +87,14 @@ fn open(device: &Arc<MemoryDevice>) -> Volume {
     Volume::open_with(Arc::clone(device) as _, Verify::None).unwrap()
 }
 
+/// All logs, in the order in which they were written.
 pub fn logs(device: &Arc<MemoryDevice>) -> Vec<Log> {
     let volume = open(device);
     let segments = volume.segments(Default::default()).unwrap();
-    segments.iter().flat_map(|it| volume.logs(it.segment).unwrap()).collect()
+    let logs = segments.iter().flat_map(|it| volume.logs(it.segment).unwrap());
+    let mut logs: Vec<_> = logs.collect();
+    logs.sort_by_key(|log| (log.header.seq, log.start));
+    logs
 }
 
 /// Blocks of files in all logs: the file, what it is, and where it lies.

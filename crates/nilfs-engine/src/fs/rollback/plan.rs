@@ -184,7 +184,11 @@ impl Planner<'_> {
 
     /// What has a number in the present, even without a name.
     fn raw_now(&self, ino: Ino) -> Result<Option<RawInode>> {
-        self.view.has_inode(ino)?.then(|| self.view.raw_inode(ino)).transpose()
+        match self.view.inode(ino) {
+            Err(Error::Stale) if self.view.has_inode(ino)? => self.view.raw_inode(ino).map(Some),
+            Err(Error::Stale) => Ok(None),
+            found => found.map(Some),
+        }
     }
 
     /// What becomes of the number of a file; `None` if the file is as it was.
