@@ -23,8 +23,9 @@ use nilfs_engine::{
 };
 use nilfs_ondisk::crc::{BlockSum, crc32_le};
 use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
+use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::summary::{BlockInfo, seal_again};
-use nilfs_ondisk::{BlockNr, BlockSize, block_sums, dirent};
+use nilfs_ondisk::{BlockNr, BlockSize, FileBlock, block_sums, dirent};
 
 const BLOCK: u64 = 1024;
 const PER_SEGMENT: u64 = 64;
@@ -277,9 +278,8 @@ fn list(files: &dyn Files, dir: Ino) -> (BTreeSet<Vec<u8>>, Option<Error>) {
             count += 1;
             count < 10
         });
-        match (listed, cookie == from) {
-            (listed, true) => return (names, listed.err()),
-            (_, false) => {}
+        if cookie == from {
+            return (names, listed.err());
         }
     }
 }
@@ -394,6 +394,88 @@ fn a_directory_whose_first_block_is_damaged_stays_with_its_parent() {
     assert!(matches!(found(&other, b"dir"), Err(Error::NotFound)));
     assert_eq!(found(&other, b"inner").unwrap(), inner);
     assert!(found(&root, b"renamed").is_ok());
+}
+
+/// Volumes that have lost power, each with a damaged block of the DAT. An old log is in every clean segment that
+/// has written blocks with numbers in there.
+fn crashed_with_damaged_dat() -> Vec<(Arc<MemoryDevice>, BlockNr)> {
+    let device = various();
+    let fs = mount(&device, Verify::All);
+    let root = fs.root().unwrap().inode;
+    // Some of these blocks have no number of what is there now.
+    let gone = make(&fs, &root, "gone");
+    fs.write(&gone, 0, &pattern(3, 200 * BLOCK as usize)).unwrap();
+    fs.commit().unwrap();
+    fs.unlink(&root, b"gone").unwrap();
+    drop(gone);
+    fs.commit().unwrap();
+    let file = fs.lookup(&root, b"small").unwrap().inode;
+    fs.write(&file, 0, b"the last").unwrap();
+    fs.sync_file(&file).unwrap();
+    let device = copy(&device);
+    let size = BlockSize::from_bytes(BLOCK).unwrap();
+    let volume = Volume::open(Arc::clone(&device) as _).unwrap();
+    let segments = volume.segments(SegNum(0)).unwrap();
+    let clean = segments.iter().filter(|it| !it.dirty && !it.active);
+    let clean: Vec<_> = clean.map(|it| volume.geometry().segment_start(it.segment)).collect();
+    let layout = Palloc::new(size, volume.geometry().dat_entry_size);
+    let dat: BTreeMap<FileBlock, BlockNr> = blocks(&device)
+        .into_iter()
+        .filter_map(|(_, info, at)| match info {
+            BlockInfo::DatData { offset } => Some((offset, at)),
+            _ => None,
+        })
+        .collect();
+    let mut damaged = BTreeMap::new();
+    for log in logs(&device) {
+        for info in log.files.iter().flat_map(|it| &it.blocks) {
+            let Some(number) = info.vblock() else { continue };
+            let Some(&at) = dat.get(&layout.entry(number.0).block) else { continue };
+            damaged.entry(at).or_insert_with(|| {
+                let device = copy(&device);
+                flip(&device, at, BLOCK - 1);
+                let summary = (log.header.summary_blocks(size) * BLOCK) as usize;
+                let old = bytes_of(&device, &log);
+                for start in &clean {
+                    device.write_at(start.0 * BLOCK, &[IoSlice::new(&old[..summary])]).unwrap();
+                }
+                device
+            });
+        }
+    }
+    damaged.into_iter().map(|(at, device)| (device, at)).collect()
+}
+
+/// Where it could not be told whether a segment is free, a mount after a crash had "no room to recover", and
+/// nobody heard of the damage.
+#[test]
+fn where_damage_leaves_no_place_for_a_recovery_all_is_shown_and_nothing_is_written() {
+    let mut shown = 0;
+    for (device, at) in crashed_with_damaged_dat() {
+        let before = device.snapshot();
+        let only_read = see_all(&device, Verify::Metadata);
+        let fs = match Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()) {
+            Ok(fs) => fs,
+            // That block is needed to find any file.
+            Err(error) => {
+                assert!(!matches!(error, Error::NoRoomToRecover) && only_read.is_err(), "{error}");
+                continue;
+            }
+        };
+        let mut seen = Seen::new();
+        let is_all = see(&*fs, Ino::ROOT, b"", &mut seen).is_ok();
+        assert!(only_read.map_or(!is_all, |only_read| seen == only_read));
+        assert!(!is_all || seen[&b"/small"[..]].starts_with(b"the last"));
+        let refused = fs.create(&fs.root().unwrap().inode, b"new", &new(S_IFREG | 0o644));
+        let refused = refused.unwrap_err().to_string();
+        let names = |what: &str| assert!(refused.contains(what), "{refused}");
+        [&format!("block {at}, "), "of the DAT", "nilfs fsck"].into_iter().for_each(names);
+        assert_eq!(fs.unrecovered().map(|damage| refused.ends_with(&damage)), Some(true));
+        shown += u32::from(is_all && refused.contains("no segment can be written"));
+        fs.unmount().unwrap();
+        assert!(device.snapshot() == before);
+    }
+    assert!(shown > 0);
 }
 
 #[test]

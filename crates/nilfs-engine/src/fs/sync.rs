@@ -70,8 +70,8 @@ impl Filesystem {
         if !log.is_recovering() {
             return Ok(Ok(()));
         }
-        let claimed = self.roll_forward(log, sync_logs)?;
-        match self.complete_recovery(log, claimed) {
+        let claimed = self.roll_forward(log, sync_logs)?.and_then(|()| log.check_place());
+        match self.complete_recovery(log, claimed).map_err(|error| log.cause(error)) {
             Err(damage) if damage.is_damage() => Ok(Err(damage)),
             completed => completed.map(Ok),
         }

@@ -87,6 +87,14 @@ impl CleanSegments {
         self.known.borrow_mut().insert(segment, refusal);
     }
 
+    /// Returns damage because of which a segment cannot be told to be free, if there is any.
+    pub(crate) fn damage(&self) -> Option<String> {
+        self.known.borrow().values().flatten().find_map(|refusal| match refusal {
+            Refusal::Unjudged(damage) => Some(damage.clone()),
+            Refusal::Needed(_) => None,
+        })
+    }
+
     /// This mount has freed a segment.
     pub(crate) fn freed(&self, segment: SegNum) {
         self.known.borrow_mut().insert(segment, None);

@@ -75,7 +75,14 @@ pub(crate) fn position(
     {
         return Ok(position);
     }
-    in_fresh_segment(volume, sufile, withheld)
+    in_fresh_segment(volume, sufile, withheld).map_err(|error| withheld.cause(error))
+}
+
+/// A position at which nothing can be written.
+pub(crate) fn nowhere(volume: &Volume) -> LogPosition {
+    let ChainedLog { segment, header, .. } = volume.found.newest;
+    let block = volume.geometry().segment_end(segment);
+    LogPosition { segment, block, next: segment, seq: header.seq }
 }
 
 /// Goes on right after the last log that is needed; `None` if its next segment is not free.

@@ -138,6 +138,8 @@ pub(crate) struct SegmentWriter {
     /// Whether the device is told of segments that are free again.
     discard: bool,
     state: State,
+    /// Damage because of which there is no place for the checkpoint of a recovery.
+    obstacle: Option<Error>,
     base: Base,
     era: Arc<Era>,
     /// For readers, from one view to the next.
@@ -204,12 +206,14 @@ impl SegmentWriter {
             None => None,
         };
         let goes_on = position.is_some();
+        let salvaged = !roll_forward.logs.is_empty();
         let position = match position {
-            Some(position) => position,
-            None => {
-                let salvaged = !roll_forward.logs.is_empty();
-                resume::position(volume, &mut sufile_edit, &withheld, salvaged)?
-            }
+            Some(position) => Ok(position),
+            None => resume::position(volume, &mut sufile_edit, &withheld, salvaged),
+        };
+        let (position, obstacle) = match position {
+            Err(damage) if damage.is_damage() => (resume::nowhere(volume), Some(damage)),
+            position => (position?, None),
         };
         let base = Base {
             tree: Arc::clone(&view.tree),
@@ -236,6 +240,7 @@ impl SegmentWriter {
                 true => State::Clean,
                 false => State::Recovering { as_of: roll_forward.as_of() },
             },
+            obstacle,
             base,
             era: Arc::clone(&view.era),
             sequences: Arc::clone(&view.sequences),
@@ -309,6 +314,16 @@ impl SegmentWriter {
     /// Whether a recovery is under way: the next checkpoint is written in any case.
     pub(crate) fn is_recovering(&self) -> bool {
         matches!(self.state, State::Recovering { .. })
+    }
+
+    /// Fails if there is no place for the checkpoint of a recovery.
+    pub(crate) fn check_place(&mut self) -> Result<()> {
+        self.obstacle.take().map_or(Ok(()), Err)
+    }
+
+    /// Returns what an error comes from: where there is no room because of damage, that.
+    pub(crate) fn cause(&self, error: Error) -> Error {
+        self.withheld.cause(error)
     }
 
     /// Whether the next checkpoint must have everything that has changed. A recovery does not look for

@@ -7,6 +7,7 @@ use nilfs_ondisk::SegNum;
 
 use super::clean_segments::{CleanSegments, Refusal};
 use crate::dat::Dat;
+use crate::error::Error;
 use crate::store::Store;
 use crate::tree::Era;
 
@@ -72,6 +73,17 @@ impl Withheld {
         match self.clean.is_free(store, dat, segment) {
             true => None,
             false => self.clean.refusal(segment),
+        }
+    }
+
+    /// Returns what an error comes from: where there is no room because of damage, that.
+    pub(crate) fn cause(&self, error: Error) -> Error {
+        match (error, self.clean.damage()) {
+            (Error::NoSpace, Some(damage)) => Error::Inconsistent(format!(
+                "no segment can be written, because it cannot be told in which of them anything is \
+                 needed: {damage}"
+            )),
+            (error, _) => error,
         }
     }
 
