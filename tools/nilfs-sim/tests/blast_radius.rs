@@ -76,15 +76,13 @@ fn wrong(sample: &Sample, damage: &Damage, verdict: &Verdict) -> Vec<String> {
 /// Returns whether a violation is known, because the promise does not hold yet. A change that makes it hold
 /// takes it out here. All that is not listed holds for all that is damaged here.
 fn is_to_come(sample: &Sample, block: &Block, harm: Harm, violation: &Violation) -> bool {
-    use Holds::{Content, Dat, Directory, Inodes, Node, Summary, SuperRoot};
+    use Holds::{Content, Directory, Inodes, Node, Summary, SuperRoot};
     let is_of = |kinds: &[Holds]| kinds.contains(&block.holds);
     let is_crashed = matches!(sample.which.left, Left::Crashed | Left::Fresh);
     let is_newest = block.log == Some(sample.newest_log);
-    // A mount that writes reads a whole directory for any name in it, and cannot tell which segments are
-    // clean where a block of the DAT is bad. Nothing else comes of one bit.
+    // Nothing comes of one bit.
     if harm == Harm::Bit {
-        let is_of_these = is_of(&[Directory]) || is_crashed && is_of(&[Dat]);
-        return violation.class == Class::Disagree && is_of_these;
+        return false;
     }
     match violation.class {
         Class::Panic => false,
