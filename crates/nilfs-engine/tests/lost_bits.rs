@@ -9,7 +9,8 @@ use common::{content, linux_image, make, mount, place};
 use nilfs_check::Options;
 use nilfs_device::{Device, IoSlice, MemoryDevice};
 use nilfs_engine::{
-    Checkpoints, Error, Files, Filesystem, Ino, ReadOnlyOptions, ReadOnlyVolume, Volume,
+    Checkpoints, Error, Files, Filesystem, Ino, MountOptions, ReadOnlyOptions, ReadOnlyVolume,
+    Verify, Volume,
 };
 
 const BLOCK: u64 = 1024;
@@ -90,21 +91,22 @@ fn files_that_are_missing_in_the_bitmap_are_shown_and_deleted_ones_are_not() {
     assert!(sound.len() > 3);
     let with_bitmap = Arc::new(MemoryDevice::from(device.snapshot()));
     edit_bitmap(&device, |bitmap| bitmap.fill(0));
-    let verify = nilfs_engine::Verify::None;
-    let options = nilfs_engine::MountOptions { verify, ..Default::default() };
-    let fs = Filesystem::mount(Arc::clone(&device) as _, options).unwrap();
-    let past = Checkpoints::tree(&*fs, None).unwrap();
-    let options = ReadOnlyOptions { verify, ..ReadOnlyOptions::default() };
-    let read_only = ReadOnlyVolume::mount(Arc::clone(&device) as _, options).unwrap();
-    for view in [&look(&with_bitmap) as &dyn Files, &past, &read_only, &*fs] {
-        eprintln!("view");
-        assert_eq!(files(view), sound);
-        for ino in sound.iter().filter(|ino| ino.0 >= FIRST) {
-            assert_eq!(view.hold(*ino).unwrap().ino, *ino);
-        }
-        // Linux and we leave an inode without links, and there is nothing where no file ever was.
-        for ino in [deleted, Ino(500), Ino(1_000_000)] {
-            assert!(matches!(view.hold(ino), Err(Error::Stale)), "inode {ino}");
+    // The bitmap is what it is, or known to be damaged.
+    for verify in [Verify::None, Verify::Metadata] {
+        let options = MountOptions { verify, ..MountOptions::default() };
+        let fs = Filesystem::mount(Arc::clone(&device) as _, options).unwrap();
+        let past = Checkpoints::tree(&*fs, None).unwrap();
+        let options = ReadOnlyOptions { verify, ..ReadOnlyOptions::default() };
+        let read_only = ReadOnlyVolume::mount(Arc::clone(&device) as _, options).unwrap();
+        for view in [&look(&with_bitmap) as &dyn Files, &past, &read_only, &*fs] {
+            assert_eq!(files(view), sound);
+            for ino in sound.iter().filter(|ino| ino.0 >= FIRST) {
+                assert_eq!(view.hold(*ino).unwrap().ino, *ino);
+            }
+            // Linux and we leave an inode without links, and there is nothing where no file ever was.
+            for ino in [deleted, Ino(500), Ino(1_000_000)] {
+                assert!(matches!(view.hold(ino), Err(Error::Stale)), "inode {ino}");
+            }
         }
     }
 }

@@ -94,7 +94,7 @@ impl InodeNumbers {
         Ok(())
     }
 
-    /// Whether a number is in use.
+    /// Whether a number is in use, or may be, because the bitmap cannot be read.
     pub(super) fn is_taken(&mut self, view: &View, ino: Ino) -> Result<bool> {
         let layout = view.ifile_layout();
         let group = layout.group_of(ino.0);
@@ -104,7 +104,12 @@ impl InodeNumbers {
             return Ok(false);
         }
         let bit = (ino.0 % layout.entries_per_group) as usize;
-        if test_bit(self.bitmap(view, group)?, bit) {
+        let is_set = match self.bitmap(view, group) {
+            // Nor can a number have been given back there, so the inode alone tells.
+            Err(error) if error.is_fault() => true,
+            bitmap => test_bit(bitmap?, bit),
+        };
+        if is_set {
             return Ok(true);
         }
         self.examine(view, ino)?;
