@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use nilfs_device::Device;
 use nilfs_ondisk::crc::Verdict;
+use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::{BlockNr, SegNum};
 
 use crate::error::Result;
 use crate::log::reader::{self, DescribedBlock, Proof};
 use crate::store::{Store, Verify};
-use crate::tree::{Extent, File, Tree};
+use crate::tree::{Extent, File, MappedBlock, Tree};
 use crate::volume::Volume;
 
 /// Segments of which the logs are remembered.
@@ -54,13 +55,13 @@ impl Evidence {
     pub fn judge(&mut self, tree: &Tree, file: &File) -> Result<Doubts> {
         let mut doubts = Doubts::default();
         let size = self.store.block_size().bytes64();
-        tree.blocks(file, &mut |key, block, content| {
-            let part = match self.verdict(file, block, content) {
+        tree.blocks(file, &mut |mapped, content| {
+            let part = match self.verdict(file, mapped, content) {
                 Verdict::Right => return,
                 Verdict::Wrong => &mut doubts.wrong,
                 Verdict::Unverified => &mut doubts.unverified,
             };
-            let offset = key.0.saturating_mul(size);
+            let offset = mapped.key.0.saturating_mul(size);
             let length = size.min(file.size().saturating_sub(offset));
             match part.last_mut() {
                 Some(last) if last.end() == offset => last.length += length,
@@ -70,7 +71,8 @@ impl Evidence {
         Ok(doubts)
     }
 
-    fn verdict(&mut self, file: &File, block: BlockNr, content: &[u8]) -> Verdict {
+    fn verdict(&mut self, file: &File, mapped: MappedBlock, content: &[u8]) -> Verdict {
+        let MappedBlock { key, vblock, block } = mapped;
         let segment = self.store.geometry().segment_of(block);
         if self.known.len() >= MOST_SEGMENTS && !self.known.contains_key(&segment) {
             self.known.clear();
@@ -84,7 +86,14 @@ impl Evidence {
             return Verdict::Unverified;
         };
         let nth = log.described.binary_search_by_key(&block, |it| it.block).ok();
-        let described = nth.map(|nth| &log.described[nth]).filter(|it| it.ino == file.ino());
+        // What leads to the block may be damaged, and the block be that of another place, or an older version.
+        let is_meant = |it: &&DescribedBlock| match it.info {
+            BlockInfo::Data { vblocknr, offset } => {
+                it.ino == file.ino() && offset == key && vblock.is_none_or(|it| it == vblocknr)
+            }
+            _ => false,
+        };
+        let described = nth.map(|nth| &log.described[nth]).filter(is_meant);
         match (log.proof, described.and_then(|it| it.sum)) {
             _ if described.is_none() => Verdict::Unverified,
             (Proof::OfLog, _) => Verdict::Right,

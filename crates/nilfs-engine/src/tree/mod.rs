@@ -43,7 +43,7 @@ use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::checkpoint::RawCheckpoint;
 use nilfs_ondisk::inode::{FileType, RawInode, S_IFDIR, S_IFMT};
 use nilfs_ondisk::palloc::{BlockRole, Palloc, test_bit};
-use nilfs_ondisk::{BlockNr, BlockSize, Cno, FileBlock, Ino};
+use nilfs_ondisk::{BlockNr, BlockSize, Cno, FileBlock, Ino, VBlockNr};
 
 pub use self::changes::{Change, FileAt};
 pub use self::content::{Extent, Survey};
@@ -224,22 +224,21 @@ impl Tree {
         file.survey(&self.view())
     }
 
-    /// Calls `visit` with every block of a file that lies on the device: its place in the file, where it is,
-    /// and all of its content.
+    /// Calls `visit` with every block of a file that lies on the device, and all of its content.
     ///
     /// # Errors
     /// Damage, a device error.
-    pub fn blocks(
-        &self,
-        file: &File,
-        visit: &mut dyn FnMut(FileBlock, BlockNr, &[u8]),
-    ) -> Result<()> {
+    pub fn blocks(&self, file: &File, visit: &mut dyn FnMut(MappedBlock, &[u8])) -> Result<()> {
         let view = self.view();
         let mut content = vec![0; view.store.block_size().bytes()];
         file.scan(&view, FileBlock(0), &mut |key| {
+            let vblock = match file.in_memory(key) {
+                Some(_) => None,
+                None => view.source().lookup(&file.map, key)?.map(VBlockNr),
+            };
             if let Place::Device(block) = file.place(&view, key)? {
                 view.store.read_content(block, &mut content)?;
-                visit(key, block, &content);
+                visit(MappedBlock { key, vblock, block }, &content);
             }
             Ok(ControlFlow::Continue(()))
         })
@@ -288,6 +287,17 @@ impl Tree {
     pub fn extents(&self, file: &File, offset: u64, limit: usize) -> Result<Vec<Extent>> {
         file.extents(&self.view(), offset, limit)
     }
+}
+
+/// A block of a file that lies on the device.
+#[derive(Debug, Clone, Copy)]
+pub struct MappedBlock {
+    /// Its place in the file.
+    pub key: FileBlock,
+    /// Its virtual number, if a map leads to it, and not a sync log.
+    pub vblock: Option<VBlockNr>,
+    /// Where it is.
+    pub block: BlockNr,
 }
 
 /// What a checkpoint entry says of its tree.
