@@ -398,7 +398,9 @@ impl Judge<'_> {
             let of_file = number(&loss.path).is_some_and(is_named);
             let of_directory =
                 !is_content(loss) && number(&loss.path[..parent]).is_some_and(is_named);
-            of_file || of_directory || seen.named.contains(&loss.path)
+            let path = format!("kept: {}: ", String::from_utf8_lossy(&loss.path));
+            let of_path = told.iter().any(|text| text.starts_with(&path));
+            of_file || of_directory || of_path || seen.named.contains(&loss.path)
         };
         let mut damaged = self.damage.blocks(self.sample);
         let reads_it = scrub || !damaged.all(|it| it.holds == Holds::Content);

@@ -149,7 +149,8 @@ fn told(plan: &Plan) -> Fsck {
     let findings = plan.before.iter().flat_map(|report| &report.findings);
     let named = findings.filter_map(|finding| plan.path_of(finding)).map(<[u8]>::to_vec).collect();
     let repairs = plan.repairs.iter().map(|repair| format!("{:?}: {repair}", repair.risk));
-    let kept = plan.kept.iter().map(|kept| format!("kept: {}: {}", kept.fault, kept.why));
+    let kept = plan.kept.iter().chain(&plan.doubtful);
+    let kept = kept.map(|kept| format!("kept: {}: {}", kept.fault, kept.why));
     Fsck {
         before,
         named,
@@ -232,7 +233,7 @@ pub fn salvage(program: &Path, patient: &Patient, was: &Picture) -> std::io::Res
     });
     let states = states.collect();
     let mut files = Picture::default();
-    add_directory(&to, &[], was, &mut files)?;
+    add_directory(&to, (&[], &[]), was, &mut files)?;
     Ok(Salvaged {
         exit: output.status.code(),
         message: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
@@ -254,13 +255,23 @@ fn map_of(patient: &Patient) -> String {
     map + &format!("{at:#x} {:#x} +\n", patient.content.len() as u64 - at)
 }
 
-fn add_directory(dir: &Path, path: &[u8], was: &Picture, to: &mut Picture) -> std::io::Result<()> {
+/// Adds what was copied to `dir`, which has the path `path`; `former` is the one that it had on the volume.
+fn add_directory(
+    dir: &Path,
+    (path, former): (&[u8], &[u8]),
+    was: &Picture,
+    to: &mut Picture,
+) -> std::io::Result<()> {
     let Ok(metadata) = fs::symlink_metadata(dir) else { return Ok(()) };
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     // What has no name is called by its number.
     let number = name.strip_prefix(b"#").and_then(|digits| str::from_utf8(digits).ok());
     let number = number.and_then(|digits| digits.parse().ok()).map(Ino);
-    let ino = number.or_else(|| was.files.get(path).map(|it| it.ino)).unwrap_or_default();
+    let former = match number {
+        Some(ino) => was.files.iter().find(|(_, file)| file.ino == ino).map_or(former, |it| it.0),
+        None => former,
+    };
+    let ino = number.or_else(|| was.files.get(former).map(|it| it.ino)).unwrap_or_default();
     let kind =
         FileType::from_mode((metadata.mode() & 0o170_000) as u16).unwrap_or(FileType::Regular);
     let bytes = match kind {
@@ -273,7 +284,7 @@ fn add_directory(dir: &Path, path: &[u8], was: &Picture, to: &mut Picture) -> st
         nanoseconds: metadata.mtime_nsec() as u32,
     };
     let mtime = (kind != FileType::Directory).then_some(mtime);
-    let mode = match was.files.get(path) {
+    let mode = match was.files.get(former) {
         // Links have none outside of the volume.
         Some(file) if kind == FileType::Symlink => file.mode,
         _ => metadata.mode() as u16 & 0o7777,
@@ -285,11 +296,11 @@ fn add_directory(dir: &Path, path: &[u8], was: &Picture, to: &mut Picture) -> st
     }
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
-        let path = match path {
+        let below = |path: &[u8]| match path {
             [] => name.as_bytes().to_vec(),
             _ => [path, b"/", name.as_bytes()].concat(),
         };
-        add_directory(&dir.join(&name), &path, was, to)?;
+        add_directory(&dir.join(&name), (&below(path), &below(former)), was, to)?;
     }
     Ok(())
 }
