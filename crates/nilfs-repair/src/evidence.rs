@@ -5,10 +5,12 @@
 //! follows from nothing. If its own checksum is wrong, this one moves along with it; if it has none, and
 //! that of its log is wrong or was lost, it moves as unverified (docs/format.md §4.3).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 
+use nilfs_check::{Correction, Report};
 use nilfs_device::Device;
 use nilfs_ondisk::crc::Verdict;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, Items, LogHeader, parse_items};
@@ -16,7 +18,7 @@ use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Ino};
 
 use crate::draft::{Draft, is_whole};
-use crate::{Concerned, Kept, Loss, Repair, Risk, Segments, superblocks};
+use crate::{Concerned, Kept, Loss, Repair, Risk, Segments, paths, superblocks};
 
 /// Parts of a file that are named; of more, it is said how many bytes there are.
 const MOST_PARTS: usize = 4;
@@ -113,6 +115,24 @@ impl Draft {
             self.add_doubts(&mut found, (log, &header), newest)?;
         }
         Ok(found.into_doubts())
+    }
+
+    /// Returns the content in the logs that a check has found damaged, as something that stays as it is.
+    pub(crate) fn damaged_content(&self, report: &Report) -> io::Result<BTreeSet<Kept>> {
+        let logs: BTreeSet<BlockNr> = report
+            .findings
+            .iter()
+            .filter(|it| matches!(it.corrections[..], [Correction::Accept { .. }]))
+            .filter_map(|it| it.place.log)
+            .collect();
+        let mut doubts = Vec::new();
+        for log in logs {
+            doubts.extend(self.doubts_in(log, report.newest_log)?);
+        }
+        let device = Arc::clone(&self.device) as Arc<dyn Device>;
+        let paths = paths::newest(&device, doubts.iter().map(|doubt| doubt.ino).collect());
+        let path = |ino| paths.get(&ino).map(|path| String::from_utf8_lossy(path));
+        Ok(doubts.iter().map(|doubt| doubt.kept(path(doubt.ino).as_deref())).collect())
     }
 
     fn add_doubts(

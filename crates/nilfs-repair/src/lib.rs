@@ -314,6 +314,12 @@ fn passes(
         plan.obstacle = Some(RepairError::Displaced { by, besides });
     }
     plan.explain_what_is_left();
+    let view = rewrite::view(device, if plan.can_be_applied() { &plan.writes[..] } else { &[] });
+    let left = if plan.can_be_applied() { plan.after.as_ref() } else { plan.before.as_ref().ok() };
+    if let Some(left) = left {
+        let content = draft(&view).damaged_content(left)?;
+        plan.doubtful.extend(content);
+    }
     Ok(plan)
 }
 
