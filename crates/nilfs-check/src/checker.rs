@@ -1,12 +1,13 @@
 //! The checker: what is known of the volume so far, and the order in which more becomes known.
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use nilfs_ondisk::crc::BlockSum;
 use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::inode::RawInode;
 use nilfs_ondisk::palloc::Palloc;
@@ -58,8 +59,10 @@ pub(crate) struct Checker<'v, 'd> {
     /// reached.
     pub(crate) undescribed: Vec<Undescribed>,
     pub(crate) undescribed_owners: HashMap<BlockNr, Owner>,
-    /// The first blocks of the logs, in order.
-    pub(crate) logs: Vec<BlockNr>,
+    /// The blocks of each log.
+    pub(crate) logs: Vec<Range<BlockNr>>,
+    /// Blocks of metadata that are not what was written, with the checksums of that.
+    pub(crate) changed_metadata: BTreeMap<BlockNr, BlockSum>,
     /// Logs of which the checksum over the content is wrong, until they are reported.
     pub(crate) unproved: Vec<Unproved>,
     /// Blocks reached before the logs are read, to be compared with them then.
@@ -97,6 +100,7 @@ impl<'v, 'd> Checker<'v, 'd> {
             undescribed: Vec::new(),
             undescribed_owners: HashMap::new(),
             logs: Vec::new(),
+            changed_metadata: BTreeMap::new(),
             unproved: Vec::new(),
             unowned: Vec::new(),
             subtrees: HashMap::new(),
@@ -146,7 +150,8 @@ impl<'v, 'd> Checker<'v, 'd> {
         self.report_undescribed(&checkpoints, left_out == 0);
         let newest = self.newest.cno;
         let past = |cno| checkpoints.past(cno, newest);
-        self.findings.into_report(self.newest.cursor(), self.counts, past)
+        let report = self.findings.into_report(self.newest.cursor(), self.counts, past);
+        Report { changed_metadata: self.changed_metadata, ..report }
     }
 
     /// The blocks of the newest checkpoint's ifile and of all nodes, about as its inodes lead to them.

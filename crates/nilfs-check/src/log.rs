@@ -161,23 +161,32 @@ impl<'v, 'd> LogReader<'v, 'd> {
         Ok(Some(changed))
     }
 
-    /// Whether one of these blocks of a log, given with the checksums that they have, is not what was written.
-    pub(crate) fn has_changed(
+    /// Returns which of these blocks of a log, given with the checksums that they have, are not what was
+    /// written, with the checksums of that, as far as the log tells.
+    pub(crate) fn changed_among(
         &mut self,
         at: BlockNr,
         header: &LogHeader,
         found: &[(BlockNr, BlockSum)],
-    ) -> Result<bool, LogFault> {
+    ) -> Result<Vec<(BlockNr, BlockSum)>, LogFault> {
         let size = self.volume.block_size();
         let blocks = header.summary_blocks(size);
         let items = parse_items(header, self.blocks(at, blocks)?, size)?;
-        let Some(sums) = items.sums else { return Ok(false) };
-        let is_wrong = |(block, found): &(BlockNr, BlockSum)| {
+        let Some(sums) = items.sums else { return Ok(Vec::new()) };
+        let changed = |(block, found): &(BlockNr, BlockSum)| {
             let nth = block.0.checked_sub(at.0 + blocks).and_then(|it| usize::try_from(it).ok());
-            let sum = nth.and_then(|nth| sums.get(nth));
-            sum.is_some_and(|sum| sum.judge_found(*found) == Verdict::Wrong)
+            let sum = sums.get(nth?)?;
+            (sum.judge_found(*found) == Verdict::Wrong).then_some((*block, *sum))
         };
-        Ok(found.iter().any(is_wrong))
+        Ok(found.iter().filter_map(changed).collect())
+    }
+
+    /// Whether the checksum of a log follows from those that it has of its blocks.
+    pub(crate) fn sums_agree(&mut self, at: BlockNr, header: &LogHeader) -> Result<bool, LogFault> {
+        let (size, seed) = (self.volume.block_size(), self.volume.seed);
+        let summary = self.blocks(at, header.summary_blocks(size))?;
+        let Some(sums) = parse_items(header, summary, size)?.sums else { return Ok(false) };
+        Ok(header.sum_from(summary, &sums, size, seed) == header.datasum)
     }
 
     /// The block at `at`, which is the super root of a log.

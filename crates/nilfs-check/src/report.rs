@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 
+use nilfs_ondisk::crc::BlockSum;
 use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
 
@@ -301,6 +302,9 @@ pub struct Report {
     pub counts: Counts,
     /// The checkpoints of the past in which errors were found, and whose entries are there.
     pub faulty_past: BTreeMap<Cno, PastCheckpoint>,
+    /// Blocks of metadata that were read and are not what was written, with the checksums that their logs have
+    /// of them.
+    pub changed_metadata: BTreeMap<BlockNr, BlockSum>,
 }
 
 /// A checkpoint that is not the newest.
@@ -475,6 +479,7 @@ impl Findings {
             newest_log,
             counts,
             faulty_past,
+            changed_metadata: BTreeMap::new(),
         }
     }
 }

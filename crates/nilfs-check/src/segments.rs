@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use nilfs_ondisk::crc::BlockSum;
 use nilfs_ondisk::segment_usage::RawSegmentUsage;
 use nilfs_ondisk::summary::{FileInfo, GC, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
 use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
@@ -111,31 +112,71 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// Looks among the logs of which the content was not read for those with a block of metadata, read for
-    /// the sake of what it says, that is not what was written. It costs the summaries of these logs once more.
+    /// Judges the blocks of metadata, read for the sake of what they say, by the checksums that their logs have
+    /// of them. It costs the summaries of these logs once more. A log with such a block that is not what was
+    /// written is reported, unless that is known because all content was read.
     pub(crate) fn find_changed_metadata(&mut self) {
         let mut found: Vec<_> = self.volume.found.lock().drain().collect();
         found.sort_unstable_by_key(|(block, _)| *block);
         let mut logs = std::mem::take(&mut self.logs);
-        if self.options.read_content {
-            return;
-        }
-        logs.sort_unstable();
+        logs.sort_unstable_by_key(|log| log.start);
         let mut reader = LogReader::new(self.volume, false);
-        let log_of = |block: BlockNr| logs.partition_point(|log| *log <= block);
-        for found in found.chunk_by(|one, next| log_of(one.0) == log_of(next.0)) {
-            let Some(log) = found.first().and_then(|it| logs.get(log_of(it.0).checked_sub(1)?))
-            else {
-                continue;
-            };
-            // What cannot be read any more says nothing.
-            let Ok((header, _)) = read_log(&mut reader, *log) else { continue };
-            if let Ok(true) = reader.has_changed(*log, &header, found)
-                && let Err(fault) = reader.verify(*log, &header)
-            {
-                self.unproved.push(Unproved::find(&mut reader, *log, &header, fault));
+        let mut rest = &found[..];
+        while let Some((block, _)) = rest.first() {
+            let known = logs[..logs.partition_point(|log| log.start <= *block)].last();
+            let known = known.filter(|log| *block < log.end).cloned();
+            // What says which segments are in use may be wrong itself.
+            let log = known.or_else(|| self.log_of(&mut reader, *block));
+            let end = log.as_ref().map_or(block.plus(1), |log| log.end);
+            let (these, others) = rest.split_at(rest.partition_point(|it| it.0 < end));
+            rest = others;
+            if let Some(log) = log {
+                // What cannot be read any more says nothing.
+                _ = self.judge_metadata(&mut reader, log.start, these);
             }
         }
+    }
+
+    /// Judges blocks of a log by the checksums that it has of them.
+    fn judge_metadata(
+        &mut self,
+        reader: &mut LogReader<'_, '_>,
+        log: BlockNr,
+        found: &[(BlockNr, BlockSum)],
+    ) -> Result<(), LogFault> {
+        let (header, _) = read_log(reader, log)?;
+        let changed = reader.changed_among(log, &header, found)?;
+        if changed.is_empty() {
+            return Ok(());
+        }
+        // Older versions of fsck correct blocks and the checksum of the log, and leave those of the blocks.
+        if reader.sums_agree(log, &header)? {
+            self.changed_metadata.extend(changed);
+        }
+        if !self.options.read_content
+            && let Err(fault) = reader.verify(log, &header)
+        {
+            self.unproved.push(Unproved::find(reader, log, &header, fault));
+        }
+        Ok(())
+    }
+
+    /// The log of a block, found from the beginning of its segment on.
+    fn log_of(&self, reader: &mut LogReader<'_, '_>, block: BlockNr) -> Option<Range<BlockNr>> {
+        let geometry = &self.volume.geometry;
+        let (mut at, mut seq) = (geometry.segment_start(geometry.segment_of(block)), None);
+        while at <= block {
+            let (header, _) = read_log(reader, at).ok()?;
+            let end = at.plus(header.nblocks.into());
+            if *seq.get_or_insert(header.seq) != header.seq {
+                return None;
+            }
+            if block < end {
+                return Some(at..end);
+            }
+            at = end;
+        }
+        None
     }
 
     /// Reads the logs of every segment in use up to its `su_nblocks`.
@@ -228,7 +269,7 @@ impl Checker<'_, '_> {
                 self.unproved.push(Unproved::find(reader, at, &header, fault));
             }
             self.counts.logs += 1;
-            self.logs.push(at);
+            self.logs.push(at..at.plus(header.nblocks.into()));
             let mut faults = self.contradictions_in(&header, &files);
             if let Some(previous) = &previous {
                 faults.extend(contradictions_of(previous, &header));

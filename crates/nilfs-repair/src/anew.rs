@@ -31,6 +31,7 @@ use crate::contradicted::Disputed;
 use crate::dat::{Dat, read};
 use crate::file_type::is_first_of_directory;
 use crate::logged::{Logged, LoggedBlocks, Wanted};
+use crate::salvage::LostName;
 use crate::{Risk, salvage, superblocks};
 
 /// Bytes that are to be other ones.
@@ -98,6 +99,8 @@ pub(crate) fn wanted(correction: &Correction, geometry: &Geometry, wanted: &mut 
 /// A draft, and what the logs say about it.
 pub(crate) struct Anew<'a> {
     pub(crate) device: &'a dyn Device,
+    /// The device without corrections, where everything can be read that is there.
+    pub(crate) as_found: &'a dyn Device,
     pub(crate) geometry: Geometry,
     pub(crate) newest: LogCursor,
     pub(crate) logged: &'a LoggedBlocks,
@@ -658,13 +661,16 @@ impl Anew<'_> {
 
     fn directory_block(&self, at: Position, part: &Part) -> Option<Replacement> {
         let found = self.read(at.block);
+        let is_readable = found.is_some();
+        let doubtful = || read(self.as_found, &self.geometry, at.block);
+        let doubtful = if is_readable { None } else { doubtful() };
         let versions = self.logged.data(part.ino, part.key, part.key.checked_add(1)).iter();
         let older = versions.filter(|it| it.block != at.block && it.since <= part.life.start);
         let older = older.max_by_key(|it| (it.since, it.written));
-        let before = older.and_then(|it| self.read(it.block));
+        let versions =
+            salvage::Versions { found, doubtful, older: older.and_then(|it| self.read(it.block)) };
         let size = self.geometry.block_size.bytes();
-        let salvaged =
-            salvage::directory_block((part, at.block), found.as_deref(), before.as_deref(), size);
+        let salvaged = salvage::directory_block((part, at.block), &versions, size);
         let action = match salvaged.kept {
             0 => "write a block without names".to_owned(),
             1 => "keep the 1 name that can be read".to_owned(),
@@ -674,8 +680,12 @@ impl Anew<'_> {
         let generation = |ino, cno| Some(self.inode_as_of(ino, cno)?.i_generation.get());
         let then = older.map_or(Cno(0), |it| it.since);
         let now = part.life.end.min(self.newest.cno);
-        let same = |ino| generation(ino, then).is_some_and(|it| Some(it) == generation(ino, now));
-        let lost_names = salvaged.lost.into_iter().filter(|lost| same(lost.ino)).collect();
+        let is_same = |lost: &LostName| {
+            let then = if lost.is_doubtful { now } else { then };
+            let before = generation(lost.ino, then);
+            before.is_some() && before == generation(lost.ino, now)
+        };
+        let lost_names = salvaged.lost.into_iter().filter(is_same).collect();
         Some(Replacement {
             lost_names,
             ..Replacement::new(at, salvaged.bytes, Risk::Loses, action)

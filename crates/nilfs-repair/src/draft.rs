@@ -1,6 +1,7 @@
 //! The volume as it should be: the device with corrections laid over it. Checksums of logs are made
 //! right again, so that the engine and the checker take what was corrected for written so.
 
+mod distrust;
 mod seal;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -53,6 +54,9 @@ pub(crate) struct Draft {
     pub(crate) device: Arc<CopyOnWriteDevice>,
     /// The difference between the two.
     pub(crate) corrections: Arc<Writes>,
+    /// Blocks of metadata that are not what was written: in the draft, they cannot be read until they are made
+    /// anew.
+    distrusted: BTreeSet<BlockNr>,
     pub(crate) repairs: Repairs,
     /// Where blocks were corrected. They are right in the draft alone, so they have to be written
     /// elsewhere.
@@ -135,6 +139,7 @@ impl Draft {
         let corrections = Arc::new(Writes::new(scratch));
         Self {
             device: Arc::new(CopyOnWriteDevice::new(Arc::clone(&below), Arc::clone(&corrections))),
+            distrusted: BTreeSet::new(),
             corrections,
             below,
             scratch: Arc::clone(scratch),
@@ -208,7 +213,8 @@ impl Draft {
 
     /// Corrects the draft, of which a check has said this, until the checker has nothing more to
     /// correct. Returns what it says then.
-    pub(crate) fn correct(&mut self, mut report: Report) -> Result<Report, RepairError> {
+    pub(crate) fn correct(&mut self, report: Report) -> Result<Report, RepairError> {
+        let mut report = self.judged(report)?;
         if !self.in_view {
             self.doomed = Doomed::of(&report);
         }
@@ -217,6 +223,7 @@ impl Draft {
                 break;
             }
             report = self.check().map_err(RepairError::Check)?;
+            report = self.judged(report)?;
         }
         self.note_other_damage()?;
         if !self.in_view {
@@ -273,8 +280,9 @@ impl Draft {
         Ok(())
     }
 
-    /// Puts zeros where content of files cannot be read in the segments that are emptied: what could not
-    /// be moved would keep everything else from being repaired.
+    /// Puts zeros where content of files cannot be read in the segments that are emptied, and back what was
+    /// found in a block that is not what was written and that nothing has put right: what could not be moved
+    /// would keep everything else from being repaired.
     fn replace_unreadable(&mut self, report: &Report) -> Result<(), RepairError> {
         let superblock = superblocks::best(&*self.device)?;
         let geometry = superblock.geometry();
@@ -297,6 +305,12 @@ impl Draft {
         }
         let replaced: Vec<BlockNr> = bad.iter().copied().collect();
         for block in bad {
+            if self.distrusted.contains(&block)
+                && let Some(found) = dat::read(&*self.below, &geometry, block)
+            {
+                self.device.write_at(block.0 * size, &[IoSlice::new(&found)])?;
+                continue;
+            }
             let owner = self
                 .scan
                 .as_ref()
@@ -393,6 +407,7 @@ impl Draft {
             let record = salvage::named(&older, found.name).filter(|it| it.ino != found.ino)?;
             Some(LostName {
                 block: at.block,
+                is_doubtful: false,
                 name: record.name.to_vec(),
                 ino: record.ino,
                 type_code: record.type_code,
@@ -668,7 +683,8 @@ impl Draft {
         let dat = self.dat(newest)?;
         let (logged, scan) = (&self.logged, self.scan.as_ref());
         let disputed = &self.disputed;
-        Some(Anew { device, geometry, newest, logged, scan, disputed, dat })
+        let as_found = &*self.below;
+        Some(Anew { device, as_found, geometry, newest, logged, scan, disputed, dat })
     }
 
     /// Where names led that are to be taken out, as far as that is proved.

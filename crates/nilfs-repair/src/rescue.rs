@@ -156,8 +156,13 @@ fn newest_usable(from: &Draft, fault: &str) -> Result<Draft, RepairError> {
             let mut draft = from.afresh();
             let kept = go_on_from(&mut draft, superblock, root.cursor, &later)?;
             let given_up = &later[kept..];
+            let found = draft.check();
+            let found = match wrong_bits::correct(&mut draft, &found)? {
+                true => draft.check(),
+                false => found,
+            };
             let corrected =
-                draft.check().map_err(RepairError::Check).and_then(|report| draft.correct(report));
+                found.map_err(RepairError::Check).and_then(|report| draft.correct(report));
             match corrected {
                 Ok(report) if fatal(&report).is_none() => {
                     let files = files_in(&scan, device, given_up);

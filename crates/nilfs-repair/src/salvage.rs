@@ -14,6 +14,9 @@ const ALIGNMENT: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LostName {
     pub(crate) block: BlockNr,
+    /// Whether it is in what is there, which is not what was written, and not in an older version of the block:
+    /// that counts first.
+    pub(crate) is_doubtful: bool,
     pub(crate) name: Vec<u8>,
     pub(crate) ino: Ino,
     pub(crate) type_code: u8,
@@ -32,23 +35,45 @@ pub(crate) struct Salvaged {
     pub(crate) bytes: Vec<u8>,
     /// How many names are in it, besides "." and "..".
     pub(crate) kept: usize,
-    /// Names of an older version of the block: they may have been removed since.
+    /// Names of an older version of the block, which may have been removed since, and of what is there if that
+    /// is not what was written.
     pub(crate) lost: Vec<LostName>,
+}
+
+/// What is known of a block of a directory.
+#[derive(Default)]
+pub(crate) struct Versions {
+    /// What is there.
+    pub(crate) found: Option<Vec<u8>>,
+    /// What is there, if it is not what was written.
+    pub(crate) doubtful: Option<Vec<u8>>,
+    /// What was there before.
+    pub(crate) older: Option<Vec<u8>>,
 }
 
 /// Makes a block with the names that can be read of it. The first of a directory has "." and ".."; if
 /// nothing says what the latter names, it is the root directory.
 pub(crate) fn directory_block(
     (part, block): (&Part, BlockNr),
-    found: Option<&[u8]>,
-    older: Option<&[u8]>,
+    versions: &Versions,
     size: usize,
 ) -> Salvaged {
     let mut bytes = vec![0; size];
-    let found: Vec<_> = found.map(names).unwrap_or_default();
-    let older: Vec<_> = older.map(names).unwrap_or_default();
+    let found = versions.found.as_deref().map(names).unwrap_or_default();
+    let older = versions.older.as_deref().map(names).unwrap_or_default();
+    let mut doubtful = versions.doubtful.as_deref().map(names).unwrap_or_default();
+    // It may be a block of another directory.
+    let is_own = |it: &Record<'_>| match it.name {
+        b"." => it.ino == part.ino,
+        b".." => false,
+        name => older.iter().any(|older| (older.name, older.ino) == (name, it.ino)),
+    };
+    if !doubtful.iter().any(is_own) {
+        doubtful.clear();
+    }
     if part.key == 0 {
-        let parent = found.iter().chain(&older).find(|record| record.name == b"..");
+        let mut all = found.iter().chain(&older).chain(&doubtful);
+        let parent = all.find(|record| record.name == b"..");
         dirent::format_first(&mut bytes, part.ino, parent.map_or(Ino::ROOT, |it| it.ino));
     } else {
         dirent::format_empty(&mut bytes);
@@ -60,13 +85,16 @@ pub(crate) fn directory_block(
         let inserted = dirent::insert(&mut salvaged.bytes, record.ino, record.name, file_type);
         salvaged.kept += usize::from(matches!(inserted, Ok(Some(_))));
     }
-    let only_older = older.iter().filter(|it| !seen.contains(it.name) && !is_dot(it));
-    salvaged.lost.extend(only_older.map(|record| LostName {
-        block,
-        name: record.name.to_vec(),
-        ino: record.ino,
-        type_code: record.type_code,
-    }));
+    for (is_doubtful, records) in [(false, older), (true, doubtful)] {
+        let others = records.iter().filter(|it| !seen.contains(it.name) && !is_dot(it));
+        salvaged.lost.extend(others.map(|record| LostName {
+            block,
+            is_doubtful,
+            name: record.name.to_vec(),
+            ino: record.ino,
+            type_code: record.type_code,
+        }));
+    }
     salvaged
 }
 

@@ -90,6 +90,19 @@ impl Draft {
         Ok(header.ok().filter(|header| at.0 + u64::from(header.nblocks) <= end.0))
     }
 
+    /// Reads a log, the blocks of metadata in it that are not what was written as they were found. Returns
+    /// whether it can be read.
+    fn read_for_seal(&self, offset: u64, log: &mut [u8], size: usize) -> bool {
+        if self.device.read_at(offset, log).is_ok() {
+            return true;
+        }
+        (offset..).step_by(size).zip(log.chunks_mut(size)).all(|(at, block)| {
+            let is_distrusted = self.distrusted.contains(&BlockNr(at / size as u64));
+            self.device.read_at(at, block).is_ok()
+                || is_distrusted && self.below.read_at(at, block).is_ok()
+        })
+    }
+
     /// Makes the checksums of a log right: of its super root, of the blocks that were corrected, and of its
     /// summary. That of all of it is right where it was, where the corrections explain that it was not, and
     /// where what is there is accepted. Else the checksums of the other blocks stay as they are, and content
@@ -104,7 +117,7 @@ impl Draft {
         let (block_size, size) = (geometry.block_size, geometry.block_size.bytes());
         let offset = at.0 * size as u64;
         let mut log = vec![0; header.described_blocks(block_size) as usize * size];
-        if self.device.read_at(offset, &mut log).is_err() {
+        if !self.read_for_seal(offset, &mut log, size) {
             // Other blocks of it cannot be read, so there is no checksum that could be right.
             return Ok(());
         }
