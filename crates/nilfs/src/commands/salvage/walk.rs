@@ -209,13 +209,31 @@ impl Salvager {
 
     /// Copies everything in the checkpoint.
     fn everything(&mut self) -> anyhow::Result<()> {
-        let root = self.found(self.base, Ino::ROOT)?;
         let top = self.below.strip_suffix(b"/").unwrap_or_default().to_vec();
-        self.tree(top, root);
+        match self.root() {
+            Some(root) => self.tree(top, root),
+            None => {
+                self.lost_names = true;
+                self.report.add(&top, Fate::Lost { why: "there is no root directory".to_owned() });
+            }
+        }
         if self.lost_names {
             self.without_names()?;
         }
         Ok(())
+    }
+
+    /// The root directory as the checkpoint has it, or the newest before it that has one.
+    fn root(&mut self) -> Option<Found> {
+        let mut nth = self.base;
+        while let Some((here, _)) = self.older(nth, self.limit) {
+            if let Ok(root) = self.found(here, Ino::ROOT) {
+                self.lost_names |= here != self.base;
+                return Some(root);
+            }
+            nth = here + 1;
+        }
+        None
     }
 
     /// Copies these files of the checkpoint, with the directories above them.
