@@ -77,6 +77,23 @@ impl Draft {
         Ok(())
     }
 
+    /// The checksums that a log has of its blocks on the device: in the draft, they may be those of something
+    /// that was corrected once more since.
+    fn recorded(
+        &self,
+        geometry: &Geometry,
+        seed: u32,
+        (at, header): (BlockNr, &LogHeader),
+    ) -> Option<Vec<BlockSum>> {
+        let size = geometry.block_size;
+        let mut summary = vec![0; header.summary_blocks(size) as usize * size.bytes()];
+        self.below.read_at(at.0 * size.bytes64(), &mut summary).ok()?;
+        let found = LogHeader::parse(&summary, size, geometry.blocks_per_segment).ok()?;
+        found.verify_summary(&summary, seed).ok()?;
+        let is_same = (found.sumbytes, found.nblocks) == (header.sumbytes, header.nblocks);
+        parse_items(&found, &summary, size).ok().filter(|_| is_same)?.sums
+    }
+
     fn is_walked(&self, at: BlockNr, header: &LogHeader) -> io::Result<bool> {
         let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
         Ok(is_walked(&superblock, at, header.seq, header.flags))
@@ -139,7 +156,8 @@ impl Draft {
             log.split_at_mut(header.summary_blocks(block_size) as usize * size);
         let mut sums: Vec<BlockSum> = payload.chunks(size).map(BlockSum::of).collect();
         let items = parse_items(header, summary, block_size).ok().filter(|_| !is_proved);
-        if let Some(Items { files, sums: recorded, .. }) = items {
+        if let Some(Items { files, sums: latest, .. }) = items {
+            let recorded = self.recorded(geometry, seed, (at, header)).or(latest);
             let first = at.plus(header.summary_blocks(block_size));
             let is_walked = self.is_walked(at, header)?;
             let mut contents = files.iter().flat_map(evidence::contents);
