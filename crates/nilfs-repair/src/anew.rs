@@ -456,12 +456,22 @@ impl Anew<'_> {
         let slots = bytes.chunks_exact_mut(self.geometry.inode_size);
         for (ino, slot) in self.inodes_at(part).zip(slots).filter(|_| older) {
             let part = Part { ino, key: 0, limit: None, ..part.clone() };
-            if let Ok(inode) = RawInode::parse(slot)
-                && let Some(inode) = self.brought_up_to_date(inode, &part)
-            {
+            let Ok(inode) = RawInode::parse(slot) else { continue };
+            if self.is_of_another(&inode, &part) {
+                slot[..INODE_SIZE].fill(0);
+            } else if let Some(inode) = self.brought_up_to_date(inode, &part) {
                 slot[..INODE_SIZE].copy_from_slice(inode.as_bytes());
             }
         }
+    }
+
+    /// Whether an older version of an inode is that of another file, which had the number before: it has been
+    /// deleted, or begins otherwise than the blocks that are there now. One of zeros is made anew then.
+    fn is_of_another(&mut self, inode: &RawInode, part: &Part) -> bool {
+        let is_deleted = inode.i_links_count.get() == 0;
+        let is_directory = inode.file_type().is_ok_and(|it| it == FileType::Directory);
+        let has_blocks = !self.children(&Part { level: 1, ..part.clone() }).is_empty();
+        has_blocks && (is_deleted || is_directory != self.has_names(part))
     }
 
     /// Of a bitmap of the ifile, sets the bits of what has links, and of what the format reserves.
