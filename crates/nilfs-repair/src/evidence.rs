@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use nilfs_check::{Correction, Report};
+use nilfs_check::{Correction, Report, Rule};
 use nilfs_device::Device;
 use nilfs_ondisk::crc::Verdict;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, Items, LogHeader, parse_items};
@@ -100,7 +100,10 @@ impl Draft {
             while at < end
                 && let Some(header) = self.header(&geometry, at)?
             {
-                self.add_doubts(&mut found, (at, &header), newest)?;
+                // It is not known of what comes after the newest checkpoint whether all of that counts.
+                if (header.seq, at) <= (newest.seq, newest.block) {
+                    self.add_doubts(&mut found, (at, &header), newest)?;
+                }
                 at = at.plus(header.nblocks.into());
             }
         }
@@ -118,21 +121,25 @@ impl Draft {
     }
 
     /// Returns the content in the logs that a check has found damaged, as something that stays as it is.
-    pub(crate) fn damaged_content(&self, report: &Report) -> io::Result<BTreeSet<Kept>> {
+    pub(crate) fn damaged_content(&self, report: &Report) -> BTreeSet<Kept> {
         let logs: BTreeSet<BlockNr> = report
             .findings
             .iter()
-            .filter(|it| matches!(it.corrections[..], [Correction::Accept { .. }]))
+            .filter(|it| {
+                it.rule == Rule::RollForward
+                    || matches!(it.corrections[..], [Correction::Accept { .. }])
+            })
             .filter_map(|it| it.place.log)
             .collect();
         let mut doubts = Vec::new();
         for log in logs {
-            doubts.extend(self.doubts_in(log, report.newest_log)?);
+            // What cannot be read says nothing.
+            doubts.extend(self.doubts_in(log, report.newest_log).unwrap_or_default());
         }
         let device = Arc::clone(&self.device) as Arc<dyn Device>;
         let paths = paths::newest(&device, doubts.iter().map(|doubt| doubt.ino).collect());
         let path = |ino| paths.get(&ino).map(|path| String::from_utf8_lossy(path));
-        Ok(doubts.iter().map(|doubt| doubt.kept(path(doubt.ino).as_deref())).collect())
+        doubts.iter().map(|doubt| doubt.kept(path(doubt.ino).as_deref())).collect()
     }
 
     fn add_doubts(
@@ -153,13 +160,16 @@ impl Draft {
             return Ok(());
         };
         let Some(Some(mut dat)) = self.dat(newest) else { return Ok(()) };
+        let is_synced = (header.seq, log) > (newest.seq, newest.block);
         let summary = header.summary_blocks(block_size);
         let blocks = files.iter().flat_map(|file| file.blocks.iter().map(|info| (file.ino, *info)));
         for (nth, (ino, info)) in blocks.enumerate() {
             let BlockInfo::Data { vblocknr, offset } = info else { continue };
             let block = log.plus(summary + nth as u64);
-            let lives = |it: &nilfs_ondisk::dat::DatEntry| it.block == block && it.start < it.end;
-            if ino < Ino::FIRST_USER || dat.entry(vblocknr).filter(lives).is_none() {
+            let lives = |it: nilfs_ondisk::dat::DatEntry| it.block == block && it.start < it.end;
+            // The DAT does not have yet what was synced since.
+            let lives = is_synced || dat.entry(vblocknr).is_some_and(lives);
+            if ino < Ino::FIRST_USER || !lives {
                 continue;
             }
             let content = bytes.chunks(size).nth(summary as usize + nth).unwrap_or_default();

@@ -317,8 +317,7 @@ fn passes(
     let view = rewrite::view(device, if plan.can_be_applied() { &plan.writes[..] } else { &[] });
     let left = if plan.can_be_applied() { plan.after.as_ref() } else { plan.before.as_ref().ok() };
     if let Some(left) = left {
-        let content = draft(&view).damaged_content(left)?;
-        plan.doubtful.extend(content);
+        plan.doubtful.extend(draft(&view).damaged_content(left));
     }
     Ok(plan)
 }
