@@ -366,8 +366,9 @@ impl Judge<'_> {
         let logs: BTreeSet<_> = self.damage.blocks(self.sample).map(|it| it.log).collect();
         report.errors().filter(move |it| {
             let of_file = it.place.ino.is_some_and(|ino| lost.contains(&ino));
-            let of_log =
-                it.rule == Rule::Log && it.place.log.is_some() && logs.contains(&it.place.log);
+            let of_log = matches!(it.rule, Rule::Log | Rule::RollForward)
+                && it.place.log.is_some()
+                && logs.contains(&it.place.log);
             !of_file && !of_log
         })
     }
@@ -394,10 +395,10 @@ impl Judge<'_> {
             if names_place && self.is_of_summary(loss) {
                 return true;
             }
-            let parent = loss.path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
             let of_file = number(&loss.path).is_some_and(is_named);
+            let mut above = above(&loss.path);
             let of_directory =
-                !is_content(loss) && number(&loss.path[..parent]).is_some_and(is_named);
+                !is_content(loss) && above.any(|path| number(path).is_some_and(is_named));
             let path = format!("kept: {}: ", String::from_utf8_lossy(&loss.path));
             let of_path = told.iter().any(|text| text.starts_with(&path));
             of_file || of_directory || of_path || seen.named.contains(&loss.path)
@@ -450,8 +451,7 @@ impl Judge<'_> {
         }
         let is_whole = |path: &[u8]| seen.states.get(path).is_none_or(|state| state == "whole");
         let is_unnamed = |loss: &&Loss| {
-            let parent = loss.path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-            is_whole(&loss.path) && (is_content(loss) || is_whole(&loss.path[..parent]))
+            is_whole(&loss.path) && (is_content(loss) || above(&loss.path).all(is_whole))
         };
         let unnamed: Vec<Loss> = losses
             .iter()
@@ -475,6 +475,12 @@ fn has_number(text: &str, what: &str, number: u64) -> bool {
 
 fn name_of(scrub: bool) -> &'static str {
     if scrub { "fsck --scrub" } else { "fsck" }
+}
+
+/// The directories above a path: with the name of one, the way to all below it is lost.
+fn above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let slashes = (0..path.len()).rev().filter(|at| path[*at] == b'/');
+    slashes.map(|at| &path[..at]).chain((!path.is_empty()).then_some(&path[..0]))
 }
 
 /// Whether a loss is of bytes of a file that is there.
