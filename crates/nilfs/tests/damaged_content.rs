@@ -16,7 +16,7 @@ const BLOCK: usize = 4096;
 #[test]
 fn the_log_has_the_path_and_the_place_of_what_is_not_what_was_written() {
     let image = Image::ours("--size 32M -B 64");
-    let content: Vec<u8> = (0..5 * BLOCK as u32).map(|nth| (nth * nth >> 7) as u8).collect();
+    let content: Vec<u8> = (0..5 * BLOCK as u32).map(|nth| ((nth * nth) >> 7) as u8).collect();
     let mounted = image.mount("cleaner-config=/dev/null");
     fs::create_dir(mounted.join("photos")).unwrap();
     fs::write(mounted.join("photos/one.jpg"), &content).unwrap();

@@ -33,8 +33,8 @@ fn damaged() -> Image {
     (0..FILES).for_each(|nth| fs::write(mounted.join("dir").join(name(nth)), b"content").unwrap());
     mounted.unmount();
     let bytes = fs::read(image.path()).unwrap();
-    let places = bytes.windows(name(100).len()).enumerate();
-    let last = places.filter(|(_, it)| *it == name(100).as_bytes()).last().unwrap().0;
+    let mut places = bytes.windows(name(100).len()).enumerate().rev();
+    let last = places.find(|(_, it)| *it == name(100).as_bytes()).unwrap().0;
     let file = File::options().write(true).open(image.path()).unwrap();
     file.write_all_at(b"!", last as u64).unwrap();
     image
