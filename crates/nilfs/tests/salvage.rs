@@ -417,6 +417,29 @@ fn content_with_a_wrong_checksum_is_copied_and_named() {
     assert_eq!(salvaged.code, Some(1));
 }
 
+/// What an fsync had written after the newest checkpoint was copied without a look at its checksums.
+#[test]
+fn content_of_an_fsync_with_a_wrong_checksum_is_named() {
+    let mut volume = Broken::new();
+    let device = Arc::new(MemoryDevice::from(std::mem::take(&mut volume.bytes)));
+    let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+    let large = find(&fs, "one/large");
+    fs.write(&large, 7 * BLOCK as u64, &[b'7'; 2 * BLOCK]).unwrap();
+    fs.sync_file(&large).unwrap();
+    // Without a later log, it might not have been durable.
+    fs.write(&large, 0, &[b'0'; BLOCK]).unwrap();
+    fs.sync_file(&large).unwrap();
+    volume.bytes = device.snapshot();
+    let blocks = volume.blocks(large.ino(), |info| matches!(info, BlockInfo::Data { .. }));
+    volume.damage(blocks[blocks.len() - 2]);
+    let salvaged = volume.try_to_salvage(&[]).1.unwrap();
+    assert_eq!(salvaged.not_whole(), [("one/large", "damaged")]);
+    assert_eq!(salvaged.parts("one/large", "doubtful"), [(8 * BLOCK, BLOCK)]);
+    assert_eq!(salvaged.code, Some(1));
+    drop(large);
+    fs.unmount().unwrap();
+}
+
 #[test]
 fn names_come_from_an_older_directory_but_not_those_that_were_deleted() {
     let mut volume = Broken::new();

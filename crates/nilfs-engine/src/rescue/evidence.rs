@@ -89,7 +89,7 @@ impl Evidence {
         // What leads to the block may be damaged, and the block be that of another place, or an older version.
         let is_meant = |it: &&DescribedBlock| match it.info {
             BlockInfo::Data { vblocknr, offset } => {
-                it.ino == file.ino() && offset == key && vblock.is_none_or(|it| it == vblocknr)
+                it.ino == file.ino() && offset == key && vblock == vblocknr
             }
             _ => false,
         };

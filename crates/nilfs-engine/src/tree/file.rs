@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::inode::{DeviceCode, FileType, RawInode};
-use nilfs_ondisk::{FileBlock, Ino};
+use nilfs_ondisk::{FileBlock, Ino, VBlockNr};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use super::content::{Content, InMemory, Place};
+use super::{MappedBlock, View};
 use crate::error::{Error, Result};
 use crate::fs::Attr;
 use crate::host::Timestamp;
-use crate::overlay::{Lookup, Overlay};
+use crate::overlay::{Lookup, Overlay, Placed};
 
 /// A file as a checkpoint has it. It knows no block addresses, so it stays what it is wherever its
 /// blocks are moved.
@@ -137,6 +138,24 @@ impl File {
 }
 
 /// A checkpoint has all of a file on the device; only what was synced after it lies above its map.
+impl File {
+    /// Returns where a block lies on the device, also if memory has it as well.
+    pub(super) fn on_device(&self, view: &View, key: FileBlock) -> Result<Option<MappedBlock>> {
+        let (vblock, block) = match self.synced.as_ref().map(|synced| synced.lookup(key)) {
+            Some(Lookup::Page(page)) => match page.placed {
+                Some(Placed { vblocknr, block }) => (vblocknr, block),
+                None => return Ok(None),
+            },
+            Some(Lookup::Cut) => return Ok(None),
+            Some(Lookup::Below) | None => match view.source().lookup(&self.map, key)? {
+                Some(vblock) => (VBlockNr(vblock), view.source().locate(vblock)?),
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(MappedBlock { key, vblock, block }))
+    }
+}
+
 impl Content for File {
     fn file(&self) -> &File {
         self

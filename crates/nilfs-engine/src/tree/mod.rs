@@ -64,7 +64,7 @@ use crate::error::{Error, Result};
 use crate::fs::{DirEntry, Seek};
 use crate::memo::Memo;
 use crate::store::Store;
-use content::{Content, Place};
+use content::Content;
 
 /// The files of one checkpoint, read-only.
 ///
@@ -232,13 +232,9 @@ impl Tree {
         let view = self.view();
         let mut content = vec![0; view.store.block_size().bytes()];
         file.scan(&view, FileBlock(0), &mut |key| {
-            let vblock = match file.in_memory(key) {
-                Some(_) => None,
-                None => view.source().lookup(&file.map, key)?.map(VBlockNr),
-            };
-            if let Place::Device(block) = file.place(&view, key)? {
-                view.store.read_content(block, &mut content)?;
-                visit(MappedBlock { key, vblock, block }, &content);
+            if let Some(mapped) = file.on_device(&view, key)? {
+                view.store.read_content(mapped.block, &mut content)?;
+                visit(mapped, &content);
             }
             Ok(ControlFlow::Continue(()))
         })
@@ -294,8 +290,8 @@ impl Tree {
 pub struct MappedBlock {
     /// Its place in the file.
     pub key: FileBlock,
-    /// Its virtual number, if a map leads to it, and not a sync log.
-    pub vblock: Option<VBlockNr>,
+    /// Its virtual number.
+    pub vblock: VBlockNr,
     /// Where it is.
     pub block: BlockNr,
 }
