@@ -561,10 +561,16 @@ fn check_gaps<'v, 'd>(
             });
             break;
         }
+        let (place, fault) = (Location::VOLUME.log(gap.block), &gap.fault);
         let Some(later) = beyond::witnesses(volume, reader, gap, scan.best.header.cno) else {
+            if matches!(fault, LogFault::Io(_)) {
+                let error = findings.error(Rule::RollForward, place, || {
+                    format!("the log here {fault}, so a mount would fail")
+                });
+                error.corrected_by(given_up(place));
+            }
             continue;
         };
-        let (place, fault) = (Location::VOLUME.log(gap.block), &gap.fault);
         let error = findings.error(Rule::RollForward, place, || {
             format!(
                 "{DAMAGED}: {fault}. A mount would fail; this log is lost, and {} after it, from \

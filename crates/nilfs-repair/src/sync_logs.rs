@@ -14,10 +14,17 @@ use crate::{Risk, superblocks};
 /// Gives up the sync logs of a draft that cannot be rolled forward. The checker has found that this log is
 /// wrong. Returns `None` if nothing is to be given up, or if damaged metadata leave that open.
 pub(crate) fn give_up(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Made>> {
-    replace_unreadable(draft, wrong)?;
+    let is_unreadable = replace_unreadable(draft, wrong)?;
     let device: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
     let plan = Volume::open_with(device, Verify::None).and_then(|it| it.recovery_plan());
-    let Ok(RecoveryPlan { applied, lost, why: Some(_) }) = plan else { return Ok(None) };
+    let (applied, lost) = match plan {
+        Ok(RecoveryPlan { applied, lost, why: Some(_) }) => (applied, lost),
+        Ok(_) if is_unreadable => {
+            let action = "give up this log, as one that a power cut has torn";
+            return Ok(Some(Made::new(action.to_owned(), Risk::Loses)));
+        }
+        _ => return Ok(None),
+    };
     let is_applied = applied.iter().any(|log| log.start == wrong);
     let wrong = Some(wrong).filter(|_| !is_applied);
     let starts: BTreeSet<BlockNr> = lost.iter().map(|log| log.start).chain(wrong).collect();
@@ -34,19 +41,28 @@ pub(crate) fn give_up(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Ma
     Ok(Some(Made { files, ..Made::new(action, Risk::Loses) }))
 }
 
-/// Has zeros in place of the summary of a log if that cannot be read: it would keep a recovery from looking
-/// further, now and when it is written in part.
-fn replace_unreadable(draft: &mut Draft, log: BlockNr) -> io::Result<()> {
+/// Gives up a log that cannot be read: it would keep a recovery from looking further. Where it is its summary,
+/// zeros are written in place of all of that, because it cannot be written in part. Returns whether it is such
+/// a log.
+fn replace_unreadable(draft: &mut Draft, log: BlockNr) -> io::Result<bool> {
     let geometry = superblocks::best(&*draft.device).map_err(io::Error::other)?.geometry();
+    let size = geometry.block_size;
     let header = draft.header(&geometry, log).ok().flatten();
-    let blocks = header.map_or(1, |header| header.summary_blocks(geometry.block_size));
-    let mut summary = vec![0; blocks as usize * geometry.block_size.bytes()];
-    let offset = log.0 * geometry.block_size.bytes64();
-    if draft.device.read_at(offset, &mut summary).is_ok() {
-        return Ok(());
+    let [summary, all] = header
+        .map_or([1; 2], |header| [header.summary_blocks(size), header.described_blocks(size)]);
+    let mut bytes = vec![0; all as usize * size.bytes()];
+    let offset = log.0 * size.bytes64();
+    let mut can_read = |blocks: u64| {
+        let bytes = &mut bytes[..blocks as usize * size.bytes()];
+        draft.device.read_at(offset, bytes).is_ok()
+    };
+    let (has_summary, is_whole) = (can_read(summary), can_read(all));
+    if !has_summary {
+        draft.give_up_bytes(offset, vec![0; summary as usize * size.bytes()])?;
+    } else if !is_whole {
+        draft.give_up_log(log)?;
     }
-    summary.fill(0);
-    draft.give_up_bytes(offset, summary)
+    Ok(!is_whole)
 }
 
 /// The files that a sync log changes, by its blocks and its records.

@@ -209,16 +209,23 @@ fn the_bit_is_taken_off_a_volume_that_was_closed_cleanly() {
 /// again; salvage knew nothing of it.
 #[test]
 fn a_log_that_cannot_be_read_is_given_up_as_one_that_is_damaged() {
-    let synced = synced();
-    let size = synced.image.block_size() as u64;
-    let (device, faults) = FaultyDevice::new(MemoryDevice::from(synced.image.bytes.clone()));
-    let start = synced.logs[1].0 * size;
-    faults.scratch(std::iter::once(start..start + size));
-    let device = Arc::new(device);
-    let shared = Arc::clone(&device) as Arc<dyn Device>;
-    let plan = nilfs_repair::plan(&shared, &Options::default(), [7; 16]).unwrap();
-    assert_eq!(plan.risk(), Risk::Loses);
-    plan.apply(&*device, &mut |_| {}).unwrap();
-    let fs = mount(&Arc::new(MemoryDevice::from(device.below().snapshot())));
-    assert!(present(&*fs) == synced.files[0], "the first fsync stays");
+    for (nth, left) in [(1, 0), (2, 1)] {
+        for block in 0..3 {
+            let synced = synced();
+            let size = synced.image.block_size() as u64;
+            let (device, faults) = FaultyDevice::new(MemoryDevice::from(synced.image.bytes));
+            let start = synced.logs[nth].plus(block).0 * size;
+            faults.scratch(std::iter::once(start..start + size));
+            let device = Arc::new(device);
+            let shared = Arc::clone(&device) as Arc<dyn Device>;
+            let plan = nilfs_repair::plan(&shared, &Options::default(), [7; 16]).unwrap();
+            let is_content_of_a_durable_log = nth == 1 && block > 0;
+            if !is_content_of_a_durable_log {
+                assert_eq!(plan.risk(), Risk::Loses, "log {nth}, block {block}");
+                plan.apply(&*device, &mut |_| {}).unwrap();
+                let fs = mount(&Arc::new(MemoryDevice::from(device.below().snapshot())));
+                assert!(present(&*fs) == synced.files[left], "log {nth}, block {block}");
+            }
+        }
+    }
 }
