@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use nilfs_check::{Correction, Report, Rule};
+use nilfs_check::{Report, Rule};
 use nilfs_device::Device;
 use nilfs_ondisk::crc::Verdict;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, Items, LogHeader, parse_items};
@@ -64,7 +64,7 @@ impl Doubt {
     /// Returns it as something that stays as it is.
     pub(crate) fn kept(&self, path: Option<&str>) -> Kept {
         let what = match self.is_damaged {
-            true => "not what was written",
+            true => "not what was written, or it cannot be read",
             false => "it cannot be told any more whether that is what was written",
         };
         Kept { fault: self.place(path), why: format!("{what}; {ADVICE}") }
@@ -125,10 +125,7 @@ impl Draft {
         let logs: BTreeSet<BlockNr> = report
             .findings
             .iter()
-            .filter(|it| {
-                it.rule == Rule::RollForward
-                    || matches!(it.corrections[..], [Correction::Accept { .. }])
-            })
+            .filter(|it| matches!(it.rule, Rule::Log | Rule::RollForward))
             .filter_map(|it| it.place.log)
             .collect();
         let mut doubts = Vec::new();
@@ -152,8 +149,8 @@ impl Draft {
         let block_size = superblock.geometry().block_size;
         let size = block_size.bytes();
         let mut bytes = vec![0; header.described_blocks(block_size) as usize * size];
-        let is_readable = self.device.read_at(log.0 * size as u64, &mut bytes).is_ok();
-        if is_readable && is_whole(&bytes, header, block_size, superblock.crc_seed()) {
+        let unreadable = self.read_blocks(log, &mut bytes, size);
+        if unreadable.is_empty() && is_whole(&bytes, header, block_size, superblock.crc_seed()) {
             return Ok(());
         }
         let Ok(Items { files, sums, .. }) = parse_items(header, &bytes, block_size) else {
@@ -174,6 +171,7 @@ impl Draft {
             }
             let content = bytes.chunks(size).nth(summary as usize + nth).unwrap_or_default();
             let verdict = match sums.as_ref().and_then(|sums| sums.get(nth)) {
+                _ if unreadable.contains(&block) => Verdict::Wrong,
                 Some(sum) => sum.judge(content),
                 None => Verdict::Unverified,
             };
@@ -184,6 +182,18 @@ impl Draft {
             }
         }
         Ok(())
+    }
+
+    /// Reads blocks, each alone if they cannot be read together. Returns those that cannot be read.
+    fn read_blocks(&self, first: BlockNr, bytes: &mut [u8], size: usize) -> BTreeSet<BlockNr> {
+        let read = |block: BlockNr, bytes: &mut [u8]| {
+            self.device.read_at(block.0 * size as u64, bytes).is_ok()
+        };
+        if read(first, bytes) {
+            return BTreeSet::new();
+        }
+        let blocks = (first.0..).map(BlockNr).zip(bytes.chunks_mut(size));
+        blocks.filter_map(|(block, bytes)| (!read(block, bytes)).then_some(block)).collect()
     }
 }
 
