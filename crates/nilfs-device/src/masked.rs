@@ -12,6 +12,8 @@ pub struct MaskedDevice {
     below: Arc<dyn Device>,
     /// In bytes; ascending, and none touches the next.
     masked: Vec<Range<u64>>,
+    /// Error of those who read them.
+    why: &'static str,
 }
 
 impl MaskedDevice {
@@ -26,7 +28,13 @@ impl MaskedDevice {
                 _ => masked.push(range),
             }
         }
-        Self { below, masked }
+        Self { below, masked, why: "that part of the device cannot be read" }
+    }
+
+    /// Says something else to those who read there.
+    #[must_use]
+    pub fn because(self, why: &'static str) -> Self {
+        Self { why, ..self }
     }
 }
 
@@ -43,9 +51,7 @@ impl Device for MaskedDevice {
         let end = offset.saturating_add(buffer.len() as u64);
         let next = self.masked.partition_point(|range| range.end <= offset);
         match self.masked.get(next) {
-            Some(range) if range.start < end => {
-                Err(io::Error::other("that part of the device cannot be read"))
-            }
+            Some(range) if range.start < end => Err(io::Error::other(self.why)),
             _ => self.below.read_at(offset, buffer),
         }
     }

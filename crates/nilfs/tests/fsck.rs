@@ -557,7 +557,8 @@ fn a_finding_has_the_path_that_the_file_had_in_its_checkpoint() {
     let finding = &found(&volume)[0];
     assert_eq!(finding["path"], format!("directory/{NAME_THEN}"), "{finding}");
     assert_eq!((&finding["inode"], &finding["checkpoint"]), (&ino.into(), &then.into()));
-    assert!(finding["repair"].is_string(), "{finding}");
+    let repair = format!("repair: checkpoint {then}, inode {ino}: ");
+    assert!(ended.stdout.contains(&repair), "{repair}: {}", ended.stdout);
 
     let name = first(&bytes, NAME_THEN.as_bytes());
     bytes[name - LENGTH_BEFORE_NAME..name - LENGTH_BEFORE_NAME + 2].fill(0);

@@ -24,9 +24,9 @@ impl Draft {
         Ok(report)
     }
 
-    /// Sets blocks right, or lets nobody read them, given the checksums that they should have. One that has been
-    /// corrected is none of them: the checksums of its log may be those of before. Returns whether there are
-    /// any.
+    /// Sets blocks right, or makes them unreadable, given the checksums that they should have. A block that has
+    /// been corrected is left as it is: the checksums of its log may be those of before. Returns whether there
+    /// are any.
     fn distrust(&mut self, blocks: &BTreeMap<BlockNr, BlockSum>) -> io::Result<bool> {
         if blocks.is_empty() {
             return Ok(false);
@@ -63,7 +63,8 @@ impl Draft {
         }
         if self.distrusted.len() > distrusted {
             let masked = self.distrusted.iter().map(|block| block.0 * size..(block.0 + 1) * size);
-            let below = Arc::new(MaskedDevice::new(Arc::clone(&self.below), masked));
+            let below = MaskedDevice::new(Arc::clone(&self.below), masked);
+            let below = Arc::new(below.because("it is not what was written there"));
             self.device = Arc::new(CopyOnWriteDevice::new(below, Arc::clone(&self.corrections)));
         }
         Ok(self.distrusted.len() > distrusted || self.repairs.count() > set_right)
