@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,9 @@ use serde_json::Value;
 use super::damage::Patient;
 use super::picture::{PANIC, Picture, Seen, guarded};
 use super::samples::options;
+
+/// Bytes that are read of a file at most: more than any file of a sample has.
+const MOST_CONTENT: u64 = 64 << 20;
 
 /// The identity that a volume gets if its own is lost.
 const UUID: [u8; 16] = *b"repaired volume!";
@@ -255,6 +259,13 @@ fn map_of(patient: &Patient) -> String {
     map + &format!("{at:#x} {:#x} +\n", patient.content.len() as u64 - at)
 }
 
+/// Returns the content of a file, as far as it may be that of a sample: a damaged size can be any.
+fn beginning(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(MOST_CONTENT).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Adds what was copied to `dir`, which has the path `path`; `former` is the one that it had on the volume.
 fn add_directory(
     dir: &Path,
@@ -276,7 +287,7 @@ fn add_directory(
         FileType::from_mode((metadata.mode() & 0o170_000) as u16).unwrap_or(FileType::Regular);
     let bytes = match kind {
         FileType::Symlink => fs::read_link(dir)?.as_os_str().as_bytes().to_vec(),
-        FileType::Regular => fs::read(dir)?,
+        FileType::Regular => beginning(dir)?,
         _ => Vec::new(),
     };
     let mtime = nilfs_engine::Timestamp {
