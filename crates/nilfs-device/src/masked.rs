@@ -12,7 +12,7 @@ pub struct MaskedDevice {
     below: Arc<dyn Device>,
     /// In bytes; ascending, and none touches the next.
     masked: Vec<Range<u64>>,
-    /// Error of those who read them.
+    /// Error for a reader of such a part.
     why: &'static str,
 }
 
@@ -31,7 +31,7 @@ impl MaskedDevice {
         Self { below, masked, why: "that part of the device cannot be read" }
     }
 
-    /// Says something else to those who read there.
+    /// Returns a device with another error for a reader of such a part.
     #[must_use]
     pub fn because(self, why: &'static str) -> Self {
         Self { why, ..self }

@@ -447,7 +447,7 @@ fn crashed_with_damaged_dat() -> Vec<(Arc<MemoryDevice>, BlockNr)> {
 }
 
 /// Where it could not be told whether a segment is free, a mount after a crash had "no room to recover", and
-/// nobody heard of the damage.
+/// no error told of the damage.
 #[test]
 fn where_damage_leaves_no_place_for_a_recovery_all_is_shown_and_nothing_is_written() {
     let mut shown = 0;

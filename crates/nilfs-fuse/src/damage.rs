@@ -12,7 +12,7 @@ use nilfs_engine::{FileType, Files};
 use nilfs_ondisk::Ino;
 use parking_lot::Mutex;
 
-/// Directories that are still looked through when the mount ends: nobody is to wait long for that.
+/// Directories that are still looked through when the mount ends: an unmount must not take long for that.
 const MOST_AT_END: usize = 1000;
 
 /// Messages about files, until the log has them.

@@ -40,14 +40,14 @@ pub(crate) struct Salvaged {
     pub(crate) lost: Vec<LostName>,
 }
 
-/// What is known of a block of a directory.
+/// Sources of the names of a block of a directory.
 #[derive(Default)]
 pub(crate) struct Versions {
-    /// What is there.
+    /// Content of the block.
     pub(crate) found: Option<Vec<u8>>,
-    /// What is there, if it is not what was written.
+    /// Content of the block, if it is not what was written.
     pub(crate) doubtful: Option<Vec<u8>>,
-    /// What was there before.
+    /// An older version of the block.
     pub(crate) older: Option<Vec<u8>>,
 }
 

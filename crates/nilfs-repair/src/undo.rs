@@ -32,7 +32,7 @@ const HEADER: usize = 64;
 const HEAD: usize = 32;
 /// What is saved at a time: ranges are widened to pieces of this size, so that none is saved twice.
 const PIECE: u64 = 4096;
-/// What a device reads or not, at least.
+/// Bytes that a device reads or not, at least.
 const SECTOR: usize = 512;
 /// Bytes that a record has at most.
 const LONGEST: u32 = 1 << 26;

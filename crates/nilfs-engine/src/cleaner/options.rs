@@ -283,7 +283,7 @@ pub struct Usage {
     /// Blocks that no checkpoint needs, in [refused segments](Status::refused_segments).
     #[serde(default)]
     pub refused: u64,
-    /// Those segments: as many as [`Status::refused_segments`] says from then on.
+    /// Number of refused segments: as many as [`Status::refused_segments`] says from then on.
     #[serde(default)]
     pub refused_segments: u64,
     /// Blocks that no checkpoint needs, in segments that are marked with an error and never used again.

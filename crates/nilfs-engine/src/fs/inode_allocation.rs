@@ -2,8 +2,8 @@
 //!
 //! The bitmap is not believed alone. Where it has lost a bit, a new file would be written over a file that
 //! is in use, so the inodes of a block are looked at before one of them is given away, or called free: one
-//! with links is in use. No number is given away of a block that cannot be read, either: with a file there, no checkpoint
-//! could be made. The next checkpoint reads and writes that block anyway, so looking costs nothing.
+//! with links is in use. No number is given away of a block that cannot be read, either: with a file there, no
+//! checkpoint could be made. The next checkpoint reads and writes that block anyway, so looking costs nothing.
 
 use std::collections::{BTreeMap, HashMap, HashSet, btree_map, hash_map};
 
@@ -80,7 +80,7 @@ impl InodeNumbers {
         Ok(())
     }
 
-    /// Gives a number back. A bitmap that calls it free already has lost a bit, and is right from now on.
+    /// Takes a number back. A bitmap that calls it free already has lost a bit, and is right from now on.
     pub(super) fn give_back(&mut self, view: &View, ino: Ino) -> Result<()> {
         let layout = view.ifile_layout();
         // From now on, the inode of the newest checkpoint has links although its number is free.

@@ -104,7 +104,7 @@ impl Tree {
         Self { recovered: Arc::new(recovered), ..self }
     }
 
-    /// The same files as far as they can be read: directories without their damaged blocks.
+    /// Returns a tree of these files as far as they can be read: directories without their damaged blocks.
     #[must_use]
     pub fn around_damage(self) -> Self {
         Self { around_damage: true, ..self }
