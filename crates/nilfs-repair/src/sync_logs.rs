@@ -41,9 +41,9 @@ pub(crate) fn give_up(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Ma
     Ok(Some(Made { files, ..Made::new(action, Risk::Loses) }))
 }
 
-/// Gives up a log that cannot be read: it would keep a recovery from looking further. Where it is its summary,
-/// zeros are written in place of all of that, because it cannot be written in part. Returns whether it is such
-/// a log.
+/// Removes a log that cannot be read, because a recovery would look no further. A summary that cannot be read
+/// cannot be written in part either, so there are zeros in place of all of the summary then. Returns whether it
+/// was such a log.
 fn replace_unreadable(draft: &mut Draft, log: BlockNr) -> io::Result<bool> {
     let geometry = superblocks::best(&*draft.device).map_err(io::Error::other)?.geometry();
     let size = geometry.block_size;

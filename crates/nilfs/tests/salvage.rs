@@ -417,7 +417,7 @@ fn content_with_a_wrong_checksum_is_copied_and_named() {
     assert_eq!(salvaged.code, Some(1));
 }
 
-/// What an fsync had written after the newest checkpoint was copied without a look at its checksums.
+/// Content that an fsync had written after the newest checkpoint was copied without a look at its checksums.
 #[test]
 fn content_of_an_fsync_with_a_wrong_checksum_is_named() {
     let mut volume = Broken::new();

@@ -225,16 +225,19 @@ pub(crate) fn skimmed(store: &Store, start: BlockNr, seq: Seq) -> Result<Option<
     let summary_bytes = header.summary_blocks(block_size) as usize * block_size.bytes();
     let all = header.described_blocks(block_size) as usize * block_size.bytes();
     let is_short = header.has(SR) && all <= READ_BYTES;
-    let rest = start.plus(1);
+    let read_rest = |content: &mut [u8]| match &mut content[block_size.bytes()..] {
+        [] => Ok(()),
+        rest => store.read_run(start.plus(1), rest),
+    };
     let mut is_read = false;
     if is_short {
         content.resize(all, 0);
         // One block that cannot be read is no reason not to read the summary.
-        is_read = or_unreadable(store.read_run(rest, &mut content[block_size.bytes()..]))?;
+        is_read = or_unreadable(read_rest(&mut content))?;
     }
     if !is_read {
         content.resize(summary_bytes, 0);
-        store.read_run(rest, &mut content[block_size.bytes()..])?;
+        read_rest(&mut content)?;
     }
     let kind = match parse(store, start, header, &content[..summary_bytes]) {
         Ok(_) if header.has(SR) => {

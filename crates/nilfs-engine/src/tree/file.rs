@@ -137,7 +137,6 @@ impl File {
     }
 }
 
-/// A checkpoint has all of a file on the device; only what was synced after it lies above its map.
 impl File {
     /// Returns where a block lies on the device, also if memory has it as well.
     pub(super) fn on_device(&self, view: &View, key: FileBlock) -> Result<Option<MappedBlock>> {
@@ -156,6 +155,7 @@ impl File {
     }
 }
 
+/// A checkpoint has all of a file on the device; only what was synced after it lies above its map.
 impl Content for File {
     fn file(&self) -> &File {
         self

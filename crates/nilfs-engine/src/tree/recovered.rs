@@ -42,7 +42,7 @@ impl Recovered {
                     let read = store.read_run(placed.block, bytes_mut(&mut block));
                     match read.and_then(|()| store.check_content(placed.block, &block)) {
                         Ok(()) => page.data = Some(block),
-                        // It stays there, where it is read again if somebody asks for it.
+                        // The block stays there: a reader who asks for it is told of the damage.
                         Err(error) if error.is_of_block() => {}
                         Err(error) => return Err(error),
                     }

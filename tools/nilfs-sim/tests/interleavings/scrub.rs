@@ -1,4 +1,4 @@
-//! A scrub of a sound volume raises no alarm, whatever is written, cleaned and discarded meanwhile.
+//! A scrub of a sound volume raises no alarm beside writers, the cleaner and discarding.
 
 use std::sync::Arc;
 use std::time::Duration;
