@@ -573,8 +573,8 @@ fn check_gaps<'v, 'd>(
         };
         let error = findings.error(Rule::RollForward, place, || {
             format!(
-                "{DAMAGED}: {fault}. A mount would fail; this log is lost, and {} after it, from \
-                 block {} on",
+                "{DAMAGED}: {fault}. A mount would fail; without a repair this log is lost, and {} \
+                 after it, from block {} on",
                 counted(later.len() as u64, "log"),
                 later[0].block
             )

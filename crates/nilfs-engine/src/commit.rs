@@ -72,6 +72,8 @@ pub(crate) struct Base {
     pub(crate) clean_segments: u64,
     /// Segments that the log has left since the checkpoint, which does not know that they are in use.
     pub(crate) left: Vec<SegNum>,
+    /// Copies of the summaries of the latest logs since the checkpoint.
+    pub(crate) copies: Vec<Arc<[u8]>>,
     /// Changes that the next checkpoint has to contain: numbers that sync logs have taken.
     pub(crate) dat_edit: DatEdit,
     /// Likewise: segments that recovery has taken or freed.
@@ -619,6 +621,7 @@ impl LaidOut {
             last_log,
             clean_segments: self.sufile.clean_segments(source)?,
             left: Vec::new(),
+            copies: Vec::new(),
             sufile_edit: sufile,
         };
         let effects = Effects {
@@ -700,7 +703,8 @@ impl LaidOut {
             let end = if nth == last { LOGEND | SR } else { 0 };
             begin | end
         };
-        let extras = Extras { cno: self.cno, now, records: &[], super_root: Some(&root) };
+        let super_root = Some(&root);
+        let extras = Extras { cno: self.cno, now, records: &[], copies: &[], super_root };
         seal(store, &self.plan, payload, &extras, flags)
     }
 }

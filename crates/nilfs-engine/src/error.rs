@@ -123,8 +123,8 @@ pub enum Error {
     },
     /// What was fsynced after the newest checkpoint is there, but cannot be put on top of it.
     #[error(
-        "what was fsynced last cannot be rolled forward: {0}; -o ro,norecovery shows the newest \
-         checkpoint, and nilfs recover says what would be lost"
+        "what was fsynced last cannot be rolled forward: {0}; nilfs fsck may repair the volume, \
+         nilfs recover says what would be lost without that, and -o ro,norecovery shows the newest checkpoint"
     )]
     RollForward(Box<Error>),
     /// The device failed.

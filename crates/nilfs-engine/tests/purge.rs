@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{check, content, make, pattern, volume};
+use common::{check, content, make, pattern, short_segments, volume};
 use nilfs_device::MemoryDevice;
 use nilfs_engine::{
     Amount, CleanerOptions, Cno, Error, Filesystem, InodeRef, ManualRun, MountOptions, Moved,
@@ -382,6 +382,42 @@ fn what_was_replaced_before_there_was_a_checkpoint_goes_too() {
     drop((root, other));
     fs.unmount().unwrap();
     check(&*device);
+}
+
+/// A log repeats the summaries of those before it, also of those in the segment before.
+#[test]
+fn what_a_log_repeats_of_one_in_another_segment_goes_too() {
+    for before in 0..32 {
+        let device = short_segments(40);
+        let fs = mounted(&device);
+        let root = fs.root().unwrap().inode;
+        let (secret, other) = (make(&fs, &root, "secret"), make(&fs, &root, "other"));
+        fs.write(&secret, 0, &[b'.'; 500]).unwrap();
+        let mut end = 0;
+        let mut append = |count: u64| {
+            for _ in 0..count {
+                fs.write(&other, end, &pattern(7, 1024)).unwrap();
+                fs.sync_file(&other).unwrap();
+                end += 1024;
+            }
+        };
+        append(1);
+        fs.checkpoint_now().unwrap();
+        append(before);
+        fs.write(&secret, 5, SECRET).unwrap();
+        fs.sync_file(&secret).unwrap();
+        // The checkpoint, which has the block, comes in yet another segment.
+        append(60);
+        fs.checkpoint_now().unwrap();
+        assert!(traces(&device) > 1, "{before} logs before: no copy");
+        drop(secret);
+        fs.unlink(&root, b"secret").unwrap();
+        let purged = purge(&fs, "secret", ALL);
+        assert_eq!((purged.left, traces(&device)), (0, 0), "{before} logs before: {purged:?}");
+        drop((root, other));
+        fs.unmount().unwrap();
+        check(&*device);
+    }
 }
 
 /// The log goes on in segments that were clean, but not wiped. It leaves some before their end, and a

@@ -24,6 +24,7 @@ pub mod roll_forward;
 pub mod segment_usage;
 mod slots;
 pub mod summary;
+mod summary_copy;
 pub mod super_root;
 pub mod superblock;
 mod types;
@@ -32,6 +33,7 @@ pub mod xattr_file;
 pub use error::FormatError;
 pub use geometry::Geometry;
 pub use slots::Slot;
+pub use summary_copy::SummaryCopy;
 pub use types::{BlockNr, BlockSize, ByteCount, Cno, FileBlock, Ino, SegNum, Seq, VBlockNr};
 
 #[cfg(doctest)]

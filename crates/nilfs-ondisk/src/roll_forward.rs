@@ -553,6 +553,12 @@ impl Records {
     }
 }
 
+/// Returns how many bytes the records of a log take, given its summary from the end of its items on.
+pub(crate) fn bytes(rest: &[u8]) -> Option<usize> {
+    let (head, _) = RawHead::read_from_prefix(rest).ok()?;
+    (head.magic.get() == MAGIC).then_some(head.bytes.get() as usize)
+}
+
 fn raw<T: FromBytes + KnownLayout + Immutable>(bytes: &[u8]) -> Result<(T, &[u8]), FormatError> {
     T::read_from_prefix(bytes).map_err(|_| short(bytes.len(), size_of::<T>()))
 }

@@ -559,7 +559,7 @@ impl Draft {
                 let made = Made::new(correction.to_string(), self.risk_of_superblocks());
                 return Ok(changed.then_some(made));
             }
-            Correction::SyncLogs { log } => return sync_logs::give_up(self, *log),
+            Correction::SyncLogs { log } => return sync_logs::correct(self, *log),
             Correction::Succession { log, seq, next } => {
                 let changed = superblocks::set_succession(self, *log, (*seq, *next))?;
                 touched.extend(changed.then_some(*log));

@@ -1,30 +1,69 @@
-//! Sync logs that cannot be rolled forward. Which these are, the engine says, as its recovery would.
+//! Sync logs that cannot be rolled forward, which the engine says, as its recovery would. Where a later log has a
+//! copy of the summary that is missing, it is restored; else they are given up.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
-use nilfs_device::Device;
+use nilfs_device::{Device, IoSlice};
 use nilfs_engine::{Log, RecoveryPlan, Verify, Volume};
-use nilfs_ondisk::{BlockNr, Ino};
+use nilfs_ondisk::{BlockNr, Ino, SummaryCopy};
 
 use crate::draft::{Draft, Made};
 use crate::{Risk, superblocks};
 
-/// Gives up the sync logs of a draft that cannot be rolled forward. The checker has found that this log is
-/// wrong. Returns `None` if nothing is to be given up, or if damaged metadata leave that open.
-pub(crate) fn give_up(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Made>> {
+/// Restores the summaries of sync logs of a draft from one on that the checker has found wrong, or gives up
+/// those that cannot be rolled forward. Returns `None` if there are none, or if damaged metadata leave that open.
+pub(crate) fn correct(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Made>> {
     let is_unreadable = replace_unreadable(draft, wrong)?;
     let device: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
     let plan = Volume::open_with(device, Verify::None).and_then(|it| it.recovery_plan());
-    let (applied, lost) = match plan {
-        Ok(RecoveryPlan { applied, lost, why: Some(_) }) => (applied, lost),
+    match plan {
+        Ok(RecoveryPlan { applied, lost, why: Some(_) }) => match restore(draft, wrong, &lost)? {
+            Some(made) => Ok(Some(made)),
+            None => give_up(draft, wrong, &applied, lost),
+        },
         Ok(_) if is_unreadable => {
             let action = "give up this log, as one that a power cut has torn";
-            return Ok(Some(Made::new(action.to_owned(), Risk::Loses)));
+            Ok(Some(Made::new(action.to_owned(), Risk::Loses)))
         }
-        _ => return Ok(None),
+        _ => Ok(None),
+    }
+}
+
+/// Restores summaries from the copies that logs after them have.
+fn restore(draft: &mut Draft, wrong: BlockNr, later: &[Log]) -> io::Result<Option<Made>> {
+    let copies = later.iter().flat_map(Log::summary_copies);
+    let copies: BTreeMap<BlockNr, SummaryCopy> = copies.map(|it| (it.start, it)).collect();
+    let superblock = superblocks::best(&*draft.device).map_err(io::Error::other)?;
+    let (geometry, seed) = (superblock.geometry(), superblock.crc_seed());
+    let size = geometry.block_size;
+    let (mut at, mut restored) = (wrong, 0);
+    while !draft.has_summary(&geometry, seed, at)
+        && let Some(copy) = copies.get(&at)
+        && let Some((header, summary)) = copy.restore(size, geometry.blocks_per_segment, seed)
+        && at.0 + u64::from(header.nblocks) <= geometry.segment_end(geometry.segment_of(at)).0
+    {
+        draft.device.write_at(at.0 * size.bytes64(), &[IoSlice::new(&summary)])?;
+        draft.segments.insert(geometry.segment_of(at));
+        at = at.plus(header.nblocks.into());
+        restored += 1;
+    }
+    let action = match restored {
+        0 => return Ok(None),
+        1 => "restore its summary, of which a later log has a copy".to_owned(),
+        _ => format!("restore the summaries of {restored} logs, of which later ones have copies"),
     };
+    Ok(Some(Made::new(action, Risk::Safe)))
+}
+
+/// Gives up the logs that cannot be rolled forward, given those that can.
+fn give_up(
+    draft: &mut Draft,
+    wrong: BlockNr,
+    applied: &[Log],
+    lost: Vec<Log>,
+) -> io::Result<Option<Made>> {
     let is_applied = applied.iter().any(|log| log.start == wrong);
     let wrong = Some(wrong).filter(|_| !is_applied);
     let starts: BTreeSet<BlockNr> = lost.iter().map(|log| log.start).chain(wrong).collect();

@@ -70,6 +70,17 @@ impl Synced {
         });
     }
 
+    /// Makes the logs such as older versions have written them.
+    fn forget_copies(&mut self) {
+        for log in self.logs.clone() {
+            self.image.edit_summary(log, |summary| {
+                let head = head_in(summary).unwrap();
+                let bytes = u32::from_le_bytes(summary[head + 8..head + 12].try_into().unwrap());
+                summary[head + bytes as usize..][..4].fill(0);
+            });
+        }
+    }
+
     /// Destroys a block of a log, counted from its summary.
     fn destroy(&mut self, nth: usize, block: u64) {
         let size = self.image.block_size();
@@ -108,11 +119,31 @@ fn what_cannot_be_rolled_forward_is_given_up_and_nothing_else() {
     }
 }
 
+/// A lost summary cost everything that fsyncs had written since, because no log after it could be rolled forward.
+#[test]
+fn a_summary_that_is_lost_is_restored_from_the_copy_in_a_later_log() {
+    for lost in [0..1, 1..2, 0..2] {
+        let mut synced = synced();
+        lost.clone().for_each(|nth| synced.destroy(nth, 0));
+        let report = synced.image.check().unwrap();
+        let [error] = &report.errors().collect::<Vec<_>>()[..] else {
+            panic!("one error: {report}")
+        };
+        let first = synced.logs[lost.start];
+        assert_eq!((error.rule, error.place.log), (Rule::RollForward, Some(first)));
+        let patient = Patient::new(synced.image.clone());
+        let plan = patient.heal();
+        assert_eq!(plan.risk(), Risk::Safe, "logs {lost:?}");
+        assert!(recovered(&patient) == synced.files[2], "logs {lost:?}");
+    }
+}
+
 /// Those who sync were told that it is durable, so it is no power cut, and a mount refuses it.
 #[test]
 fn a_log_that_must_not_be_missing_is_damage_and_given_up_with_those_after_it() {
     for nth in [0, 1] {
         let mut synced = synced();
+        synced.forget_copies();
         synced.destroy(nth, 0);
         let report = synced.image.check().unwrap();
         let [error] = &report.errors().collect::<Vec<_>>()[..] else {
@@ -208,8 +239,8 @@ fn the_bit_is_taken_off_a_volume_that_was_closed_cleanly() {
 /// A log of an fsync that the device could not read kept fsck from any repair, and nothing could be mounted
 /// again; salvage knew nothing of it.
 #[test]
-fn a_log_that_cannot_be_read_is_given_up_as_one_that_is_damaged() {
-    for (nth, left) in [(1, 0), (2, 1)] {
+fn a_log_that_cannot_be_read_is_repaired_as_one_that_is_damaged() {
+    for (nth, left, risk) in [(1, 2, Risk::Safe), (2, 1, Risk::Loses)] {
         for block in 0..3 {
             let synced = synced();
             let size = synced.image.block_size() as u64;
@@ -221,7 +252,7 @@ fn a_log_that_cannot_be_read_is_given_up_as_one_that_is_damaged() {
             let plan = nilfs_repair::plan(&shared, &Options::default(), [7; 16]).unwrap();
             let is_content_of_a_durable_log = nth == 1 && block > 0;
             if !is_content_of_a_durable_log {
-                assert_eq!(plan.risk(), Risk::Loses, "log {nth}, block {block}");
+                assert_eq!(plan.risk(), risk, "log {nth}, block {block}");
                 plan.apply(&*device, &mut |_| {}).unwrap();
                 let fs = mount(&Arc::new(MemoryDevice::from(device.below().snapshot())));
                 assert!(present(&*fs) == synced.files[left], "log {nth}, block {block}");

@@ -112,7 +112,8 @@ pub(crate) fn build_moved(
     let moved: Vec<Moved> = moved.collect();
     assert_eq!(moved.len(), blocks.len(), "every block has a new place");
     let flags = |_| LOGBGN | LOGEND | GC;
-    let extras = Extras { cno: off_chain.cno, now: off_chain.now, records: &[], super_root: None };
+    let (cno, now) = (off_chain.cno, off_chain.now);
+    let extras = Extras { cno, now, records: &[], copies: &[], super_root: None };
     let logs = seal(store, &plan, &payload, &extras, flags);
     Some(MovedLogs { logs, moved, end: plan.position })
 }

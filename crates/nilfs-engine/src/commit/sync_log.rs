@@ -18,6 +18,9 @@ use crate::log::withheld::Withheld;
 use crate::overlay::Placed;
 use crate::store::Store;
 
+/// Bytes of copies of summaries that are kept at most: a sync log has rarely room for more.
+const COPIES: usize = 8 << 10;
+
 /// What is to be synced.
 #[derive(Debug, Default)]
 pub(crate) struct SyncContent {
@@ -142,6 +145,21 @@ fn set_aside(store: &Store, base: &mut Base, withheld: &Withheld) -> Result<SegN
     Ok(next)
 }
 
+impl Base {
+    /// Keeps copies of the summaries of logs, for those that come after them.
+    fn keep_copies(&mut self, logs: &[SealedLog]) {
+        let copies = logs.iter().map(|log| Arc::from(log.summary_copy().encode()));
+        self.copies.extend(copies.filter(|copy: &Arc<[u8]>| copy.len() <= COPIES));
+        let mut kept = 0;
+        let fits = |copy: &&Arc<[u8]>| {
+            kept += copy.len();
+            kept <= COPIES
+        };
+        let count = self.copies.iter().rev().take_while(fits).count();
+        self.copies.drain(..self.copies.len() - count);
+    }
+}
+
 struct What<'a> {
     files: &'a [SyncedFile],
     records: &'a [u8],
@@ -182,7 +200,9 @@ fn build(
         Ok(plan) => plan,
         Err(missing) => return Ok(Err(missing)),
     };
-    let extras = Extras { cno, now: what.now, records: what.records, super_root: None };
+    // Only what is behind records is read as copies.
+    let copies = if records > 0 { &base.copies[..] } else { &[] };
+    let extras = Extras { cno, now: what.now, records: what.records, copies, super_root: None };
     let logs = seal(store, &plan, &payload, &extras, |_| flags);
     let place = |(own, at): (Vec<VBlockNr>, &Vec<BlockNr>)| {
         own.into_iter().zip(at).map(|(vblocknr, &block)| Placed { vblocknr, block }).collect()
@@ -198,5 +218,6 @@ fn build(
     }
     base.dat_edit = dat;
     base.position = plan.position;
+    base.keep_copies(&logs);
     Ok(Ok((logs, placed)))
 }

@@ -191,7 +191,7 @@ impl Filesystem {
                 && match files {
                     Some(files) => {
                         let logs = reader::logs_of(&self.store, segment)?;
-                        logs.iter().any(|log| files.are_in(log))
+                        logs.iter().any(|log| files.are_in(log, &self.store))
                     }
                     None => true,
                 };

@@ -43,6 +43,8 @@ pub(crate) struct PlannedLog {
     pub(crate) segment: SegNum,
     pub(crate) next: SegNum,
     pub(crate) summary_blocks: u64,
+    /// Bytes of the summary that nothing needs: after its records, before the checksums of the blocks.
+    pub(crate) unused: usize,
     /// The blocks, as ranges of files.
     pub(crate) parts: Vec<(usize, Range<usize>)>,
     pub(crate) super_root: bool,
@@ -140,7 +142,17 @@ impl Filling {
 
     /// Blocks of the summary, if as many more blocks are described than were added.
     fn summary_blocks(&self, more: u64) -> u64 {
-        self.summary.blocks_with(self.records + block_sums::size(self.payload + more))
+        self.summary.blocks_with(self.after_items(more))
+    }
+
+    /// Bytes that the summary needs then.
+    fn summary_bytes(&self, more: u64) -> usize {
+        self.summary.bytes() + self.after_items(more)
+    }
+
+    /// Bytes of that after its items.
+    fn after_items(&self, more: u64) -> usize {
+        self.records + block_sums::size(self.payload + more)
     }
 
     /// Adds a block, unless the log would then take more than `room` blocks. Returns whether it was
@@ -256,6 +268,7 @@ impl<'a> Planner<'a> {
             segment: self.position.segment,
             next: self.position.next,
             summary_blocks: self.log.summary_blocks(super_root.into()),
+            unused: 0,
             parts: std::mem::take(&mut self.parts),
             super_root,
             empty: 0,
@@ -266,6 +279,8 @@ impl<'a> Planner<'a> {
             true => (log.empty, log.hole) = (padding, u64::from(padding == 0)),
             false => log.summary_blocks += padding,
         }
+        log.unused = log.summary_blocks as usize * self.geometry.block_size.bytes()
+            - self.log.summary_bytes(super_root.into());
         let segment_end = self.geometry.segment_end(log.segment);
         assert!(log.end() <= segment_end, "a log goes beyond the end of its segment: {log:?}");
         self.position.block = log.end();

@@ -4,7 +4,7 @@ use nilfs_ondisk::crc::{BlockSum, Crc};
 use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, Items, LogHeader, SR, SYNDT, parse_items};
 use nilfs_ondisk::super_root::SuperRoot;
-use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum, Seq};
+use nilfs_ondisk::{BlockNr, BlockSize, Cno, Geometry, Ino, SegNum, Seq, SummaryCopy};
 
 use crate::error::{Error, Locate, Result};
 use crate::store::Store;
@@ -63,6 +63,13 @@ impl Log {
     /// Records that this program does not know, or that are damaged.
     pub fn records(&self) -> Result<Option<Records>> {
         Records::parse(&self.rest).at(|| "roll-forward records".into(), self.start)
+    }
+
+    /// Returns the copies that the log has of the summaries of earlier ones.
+    #[must_use]
+    pub fn summary_copies(&self) -> Vec<SummaryCopy> {
+        let blocks = self.files.iter().map(|file| file.blocks.len() as u64).sum();
+        SummaryCopy::parse_all(&self.rest, blocks)
     }
 
     /// Returns what says of the blocks, before they move, whether they are what was written. Reads the log
@@ -349,6 +356,13 @@ pub(crate) fn parse(
         header.sum_from(summary, sums, store.block_size(), store.seed()) == header.datasum
     });
     Ok(Log { start, header, files, rest, sums, sums_agree })
+}
+
+/// Returns the log of which a later one has a copy of the summary.
+pub(crate) fn copied(store: &Store, copy: &SummaryCopy) -> Option<Log> {
+    let Geometry { block_size, blocks_per_segment, .. } = store.geometry();
+    let (header, summary) = copy.restore(block_size, blocks_per_segment, store.seed())?;
+    parse(store, copy.start, header, &summary).ok()
 }
 
 /// All logs of a segment as far as their summaries are valid, stale ones included.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nilfs_ondisk::crc::BlockSum;
 use nilfs_ondisk::summary::{FileInfo, NewLog, encode_summary};
-use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
+use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq, SummaryCopy, block_sums};
 
 use super::layout::{Plan, PlannedLog};
 use crate::block::{Block, zeroed};
@@ -23,6 +23,9 @@ pub(crate) struct SealedLog {
     pub(crate) next: SegNum,
     summary: Block,
     summary_blocks: u64,
+    /// Where the items and records of the summary end, and how many blocks the items describe.
+    end: usize,
+    described: u64,
     /// How many files the blocks are of.
     files: usize,
     blocks: Vec<Block>,
@@ -44,6 +47,11 @@ impl SealedLog {
     pub(crate) fn is_of_large_files(&self) -> bool {
         let bytes: usize = self.blocks.iter().map(|block| block.len()).sum();
         bytes >= self.files.saturating_mul(LARGE)
+    }
+
+    /// A copy of the summary, for later logs.
+    pub(crate) fn summary_copy(&self) -> SummaryCopy {
+        SummaryCopy::of(self.start, &self.summary, self.end, self.described)
     }
 
     /// The first block after the summary, and the checksums of the blocks from there on.
@@ -99,7 +107,23 @@ pub(crate) struct Extras<'a> {
     pub(crate) now: u64,
     /// Roll-forward records, for a log that is alone.
     pub(crate) records: &'a [u8],
+    /// Copies of the summaries of logs before that one: as many of them as there is room for, the last first.
+    pub(crate) copies: &'a [Arc<[u8]>],
     pub(crate) super_root: Option<&'a Block>,
+}
+
+impl Extras<'_> {
+    /// Returns what follows the items of a summary with so many bytes to spare.
+    fn after_items(&self, mut unused: usize) -> Vec<u8> {
+        let mut bytes = self.records.to_vec();
+        for copy in self.copies.iter().rev() {
+            if let Some(left) = unused.checked_sub(copy.len()) {
+                bytes.extend_from_slice(copy);
+                unused = left;
+            }
+        }
+        bytes
+    }
 }
 
 /// Seals the logs of a plan.
@@ -126,6 +150,7 @@ pub(crate) fn seal(
             sums.extend(file.sums(range.clone()));
         }
         blocks.extend(extras.super_root.filter(|_| log.super_root).cloned());
+        let described = blocks.len() as u64;
         blocks.extend((0..log.empty + log.hole).map(|_| zeroed(geometry.block_size)));
         sums.extend(blocks[sums.len()..].iter().map(|block| BlockSum::of(block)));
         let header = NewLog {
@@ -140,7 +165,7 @@ pub(crate) fn seal(
         let summary = encode_summary(
             &header,
             &files,
-            extras.records,
+            &extras.after_items(log.unused),
             &sums,
             geometry.block_size,
             store.seed(),
@@ -148,10 +173,24 @@ pub(crate) fn seal(
         let summary_bytes = log.summary_blocks as usize * geometry.block_size.bytes();
         assert_eq!(summary.len(), summary_bytes, "the layout has left room for the summary");
         blocks.truncate(blocks.len() - log.hole as usize);
+        let end = summary.len() - log.unused - block_sums::size(described);
         let summary = Arc::new(summary.into_boxed_slice());
         let PlannedLog { start, segment, seq, next, summary_blocks, hole, .. } = *log;
         let files = files.len();
-        SealedLog { start, segment, seq, next, summary, summary_blocks, files, blocks, sums, hole }
+        SealedLog {
+            start,
+            segment,
+            seq,
+            next,
+            summary,
+            summary_blocks,
+            end,
+            described,
+            files,
+            blocks,
+            sums,
+            hole,
+        }
     };
     plan.logs.iter().enumerate().map(one).collect()
 }

@@ -224,6 +224,7 @@ impl SegmentWriter {
             last_log: volume.last_log(),
             clean_segments: sufile_edit.clean_segments(source)?,
             left: Vec::new(),
+            copies: Vec::new(),
             dat_edit: DatEdit::new(&volume.dat),
             sufile_edit,
         };

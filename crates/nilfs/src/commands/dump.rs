@@ -57,6 +57,9 @@ struct LogRecord {
     files: Vec<FileRecord>,
     #[serde(skip_serializing_if = "Option::is_none")]
     roll_forward: Option<RollForward>,
+    /// Where the logs begin of which it has copies of the summaries.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    summary_copies: Vec<u64>,
 }
 
 /// The roll-forward records of a log.
@@ -156,6 +159,7 @@ fn log_record(log: &Log, block_size: BlockSize, blocks_per_segment: u64) -> LogR
         flags: set.map(|(_, name)| *name).collect(),
         files,
         roll_forward: roll_forward(log),
+        summary_copies: log.summary_copies().iter().map(|copy| copy.start.0).collect(),
     }
 }
 
@@ -238,6 +242,10 @@ fn print(out: &mut impl Write, segment: &SegmentRecord) -> io::Result<()> {
             }
         }
         print_records(out, log.roll_forward.as_ref())?;
+        if !log.summary_copies.is_empty() {
+            let starts: Vec<String> = log.summary_copies.iter().map(u64::to_string).collect();
+            writeln!(out, "    copies of summaries: of logs at block {}", starts.join(", "))?;
+        }
     }
     Ok(())
 }

@@ -16,7 +16,8 @@ use crate::cleaner::victim::merged;
 use crate::error::{Error, Result};
 use crate::files::Checkpoints;
 use crate::fs::{Attr, Filesystem};
-use crate::log::reader::Log;
+use crate::log::reader::{self, Log};
+use crate::store::Store;
 use crate::tree::{
     Cause, File, Parents, Tree, Version, changed_names, older_tree, tree_of, versions_of_all_at,
     versions_of_file,
@@ -44,7 +45,15 @@ pub(super) struct Files {
 impl Files {
     /// Whether a log has, or may have, something of what is in them. Of a file that was replaced or deleted
     /// before there was a checkpoint, a log of its segment has the name.
-    pub(super) fn are_in(&self, log: &Log) -> bool {
+    pub(super) fn are_in(&self, log: &Log, store: &Store) -> bool {
+        self.are_described_by(log)
+            || log.summary_copies().iter().any(|copy| {
+                // A copy that cannot be read may be of anything.
+                reader::copied(store, copy).is_none_or(|log| self.are_described_by(&log))
+            })
+    }
+
+    fn are_described_by(&self, log: &Log) -> bool {
         let has = |ino: &Ino| self.inos.contains(ino);
         if log.files.iter().any(|file| has(&file.ino)) {
             return true;
