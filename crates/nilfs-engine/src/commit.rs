@@ -16,7 +16,7 @@ mod metadata_changes;
 mod moved;
 mod sync_log;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nilfs_ondisk::bmap::{Root, encode_node};
@@ -174,11 +174,10 @@ pub(crate) fn build(store: &Store, base: &Base, request: &CommitInput<'_>) -> Re
         damage: None,
     };
     build.unborn(frozen.unborn.iter().copied())?;
-    let (inodes, ifile_inode) = build.files_and_ifile(base, frozen, changes)?;
+    let ChangedIfile { inode: ifile_inode, committed: inodes, numbers } =
+        build.files_and_ifile(base, frozen, changes)?;
     build.dat_changes(changes)?;
     let user_files = !frozen.inodes.is_empty() || !frozen.numbers.is_empty();
-    let taken = frozen.numbers.values().filter(|&&taken| taken).count() as u64;
-    let given_back = frozen.numbers.len() as u64 - taken;
     let counters = |value: u64, delta: i64| {
         value
             .checked_add_signed(delta)
@@ -187,7 +186,7 @@ pub(crate) fn build(store: &Store, base: &Base, request: &CommitInput<'_>) -> Re
     let tree = TreeRoot {
         cno,
         ifile: parse_root("ifile", &ifile_inode)?,
-        inodes: counters(base.tree.inodes, taken as i64 - given_back as i64)?,
+        inodes: counters(base.tree.inodes, numbers)?,
         blocks: counters(base.tree.blocks, build.block_delta)?,
         known: None,
         created: now,
@@ -228,6 +227,28 @@ pub(crate) fn build(store: &Store, base: &Base, request: &CommitInput<'_>) -> Re
 fn user_blocks(payload: &[Payload]) -> u64 {
     let files = payload.iter().filter(|file| file.info.ino >= Ino::FIRST_USER);
     files.flat_map(|file| &file.info.blocks).filter(|info| !info.is_node()).count() as u64
+}
+
+/// The ifile with its changes.
+struct ChangedIfile {
+    inode: RawInode,
+    committed: Vec<CommittedInode>,
+    /// Numbers that it has more than before.
+    numbers: i64,
+}
+
+/// Leaves a bitmap of the ifile as it is if its block cannot be read: no number in there is given away, and an
+/// inode tells by itself whether it is in use.
+fn without_bitmap(error: Error) -> Result<()> {
+    match error.is_of_block() {
+        true => {
+            tracing::error!(
+                "inode numbers stay unused until nilfs fsck repairs the ifile: {error}"
+            );
+            Ok(())
+        }
+        false => Err(error),
+    }
 }
 
 /// What the first two steps of a commit have decided.
@@ -277,18 +298,21 @@ impl Build<'_> {
         base: &Base,
         frozen: &Frozen,
         changes: &MetadataChanges,
-    ) -> Result<(Vec<CommittedInode>, RawInode)> {
+    ) -> Result<ChangedIfile> {
         let geometry = self.store.geometry();
         let layout = Palloc::new(geometry.block_size, geometry.inode_size);
         let mut ifile = FileEdit::new(base.tree.ifile.clone());
-        for (ino, &taken) in &frozen.numbers {
-            match taken {
-                true => palloc::mark(&mut ifile, self.source(), &layout, ino.0, true, "inode")?,
-                false => palloc::free(&mut ifile, self.source(), &layout, ino.0, "inode")?,
-            }
+        let mut delta = 0;
+        let kept = self.kept(&ifile, &layout, &frozen.inodes);
+        for (&ino, &taken) in frozen.numbers.iter().filter(|(ino, _)| !kept.contains(ino)) {
+            delta += self.number(&mut ifile, &layout, ino, taken)?;
         }
         let mut committed = Vec::with_capacity(frozen.inodes.len());
         for frozen in &frozen.inodes {
+            if kept.contains(&frozen.ino) {
+                self.unborn(frozen.unborn())?;
+                continue;
+            }
             let inode = self.user_file(frozen)?;
             let slot = palloc::entry_mut(&mut ifile, self.source(), &layout, frozen.ino.0)?;
             let generation = |slot: &[u8]| RawInode::parse(slot).map(|it| it.i_generation);
@@ -298,7 +322,8 @@ impl Build<'_> {
             if is_replaced {
                 // The life of this block says for how long the number belongs to one file, also if it
                 // was given back and taken again.
-                ifile.get_mut(self.source(), layout.bit(frozen.ino.0).block, |_| {})?;
+                let touched = ifile.get_mut(self.source(), layout.bit(frozen.ino.0).block, |_| {});
+                touched.map(drop).or_else(without_bitmap)?;
             }
             if !frozen.deleted && has_map(&inode) {
                 let root = parse_root("inode", &inode)?;
@@ -320,17 +345,51 @@ impl Build<'_> {
             self.block_delta +=
                 self.metadata_file(Ino::IFILE, self.cno, history, &ifile, &mut ifile_inode)?;
         }
-        Ok((committed, ifile_inode))
+        Ok(ChangedIfile { inode: ifile_inode, committed, numbers: delta })
+    }
+
+    /// Files that are to be deleted and stay as they are, without a name, because their inodes cannot be read,
+    /// nor the others in the same blocks.
+    fn kept(
+        &self,
+        ifile: &FileEdit,
+        layout: &Palloc,
+        inodes: &[Arc<FrozenInode>],
+    ) -> BTreeSet<Ino> {
+        let deleted = inodes.iter().filter(|it| it.deleted).map(|it| it.ino);
+        let is_kept = |ino: &Ino| match ifile.get(self.source(), layout.entry(ino.0).block) {
+            Err(error) if error.is_of_block() => {
+                tracing::error!("a file without a name stays until nilfs fsck frees it: {error}");
+                true
+            }
+            _ => false,
+        };
+        deleted.filter(is_kept).collect()
+    }
+
+    /// Marks an inode number as used or free, if its bitmap can be read. Returns how many more are in use then.
+    fn number(
+        &mut self,
+        ifile: &mut FileEdit,
+        layout: &Palloc,
+        ino: Ino,
+        taken: bool,
+    ) -> Result<i64> {
+        let (marked, delta) = match taken {
+            true => (palloc::mark(ifile, self.source(), layout, ino.0, true, "inode"), 1),
+            false => (palloc::free(ifile, self.source(), layout, ino.0, "inode"), -1),
+        };
+        match marked {
+            Err(error) => without_bitmap(error).map(|()| 0),
+            Ok(()) => Ok(delta),
+        }
     }
 
     /// Takes up the blocks of a user file. Returns its inode as it is to be written.
     fn user_file(&mut self, frozen: &FrozenInode) -> Result<RawInode> {
         let mut inode = frozen.inode;
         let overlay = &frozen.overlay;
-        // A deleted file's blocks in sync logs were never part of a checkpoint either.
-        let unborn = frozen.deleted.then(|| overlay.pages.values().filter_map(|page| page.placed));
-        let unborn = overlay.superseded.iter().copied().chain(unborn.into_iter().flatten());
-        self.unborn(unborn)?;
+        self.unborn(frozen.unborn())?;
         let again = frozen.rolled_back.as_deref().unwrap_or_default();
         if has_map(&inode) && (frozen.deleted || !overlay.is_empty() || !again.is_empty()) {
             let root = parse_root("inode", &inode)?;

@@ -240,10 +240,8 @@ impl DatEdit {
         let source = Dat::source(store);
         let mut used = 0;
         for group in 0..self.layout.max_groups() {
-            if self.file.get(source, self.layout.descriptor(group).block)?.is_none() {
-                break;
-            }
             let free = palloc::free_entries(&self.file, source, &self.layout, group)?;
+            let Some(free) = free else { break };
             used += self.layout.entries_per_group.saturating_sub(free);
         }
         self.numbers.used = Some(used);

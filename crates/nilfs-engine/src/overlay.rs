@@ -133,6 +133,14 @@ pub(crate) struct FrozenInode {
     pub(crate) rolled_back: Option<RolledBack>,
 }
 
+impl FrozenInode {
+    /// Blocks in sync logs that no checkpoint will have. A deleted file's were never part of one either.
+    pub(crate) fn unborn(&self) -> impl Iterator<Item = Placed> {
+        let deleted = self.deleted.then(|| self.overlay.pages.values().filter_map(|it| it.placed));
+        self.overlay.superseded.iter().copied().chain(deleted.into_iter().flatten())
+    }
+}
+
 /// The blocks of a file that a rollback changes besides those of the overlay, ascending: they are again
 /// what they were in an earlier checkpoint, or holes.
 pub(crate) type RolledBack = Vec<(FileBlock, Option<VBlockNr>)>;

@@ -1,25 +1,37 @@
 //! Changing persistent object files: allocating, freeing and editing entries (docs/format.md §9).
+//!
+//! The counts of free entries follow from the bitmaps. So where a block of them cannot be read, it is made anew
+//! when it has to change.
 
 use std::ops::Range;
 
 use nilfs_ondisk::palloc::{Palloc, clear_bit, next_clear_bit, set_bit, test_bit};
 
+use crate::block::{Block, bytes_mut, zeroed};
 use crate::bmap::Source;
 use crate::error::{Error, Result};
 use crate::metafile::FileEdit;
 
-/// Number of free entries of a group.
+/// Number of free entries of a group; `None` if there never was one in any group that is counted with it.
 pub(crate) fn free_entries(
     file: &FileEdit,
     source: Source<'_>,
     layout: &Palloc,
     group: u64,
-) -> Result<u64> {
+) -> Result<Option<u64>> {
     let slot = layout.descriptor(group);
-    let Some(block) = file.get(source, slot.block)? else {
-        return Ok(layout.entries_per_group);
-    };
-    Ok(read_u32(&block, slot.offset).into())
+    match file.get(source, slot.block) {
+        Ok(block) => Ok(block.map(|block| read_u32(&block, slot.offset).into())),
+        Err(error) if error.is_of_block() => count_free(file, source, layout, group).map(Some),
+        Err(error) => Err(error),
+    }
+}
+
+/// Number of free entries of a group as its bitmap says.
+fn count_free(file: &FileEdit, source: Source<'_>, layout: &Palloc, group: u64) -> Result<u64> {
+    let zeros = |bitmap: Block| bitmap.iter().map(|byte| u64::from(byte.count_zeros())).sum();
+    let bitmap = file.get(source, layout.bitmap(group))?;
+    Ok(bitmap.map_or(layout.entries_per_group, zeros))
 }
 
 /// The first free one of some entries, all of which are described by one bitmap.
@@ -68,7 +80,8 @@ pub(crate) fn remove_if_free(
 ) -> Result<()> {
     let slot = layout.entry(entry);
     let group = layout.group_of(entry);
-    if free_entries(file, source, layout, group)? == layout.entries_per_group {
+    let free = free_entries(file, source, layout, group)?;
+    if free.is_none_or(|free| free == layout.entries_per_group) {
         file.remove(source, layout.bitmap(group))?;
         return file.remove(source, slot.block);
     }
@@ -92,6 +105,7 @@ pub(crate) fn mark(
     what: &str,
 ) -> Result<()> {
     let position = layout.bit(entry);
+    make_countable(file, source, layout, entry)?;
     let bitmap = file.get_mut(source, position.block, |_| {})?;
     let changed =
         if used { set_bit(bitmap, position.bit) } else { clear_bit(bitmap, position.bit) };
@@ -118,6 +132,7 @@ pub(crate) fn free(
     what: &str,
 ) -> Result<()> {
     let position = layout.bit(entry);
+    make_countable(file, source, layout, entry)?;
     let bitmap = file.get_mut(source, position.block, |_| {})?;
     if test_bit(bitmap, position.bit) {
         return mark(file, source, layout, entry, false, what);
@@ -143,6 +158,33 @@ fn free_count<'a>(
     })?;
     let count = descriptor[slot.offset..].first_chunk_mut();
     Ok((count.ok_or_else(|| Error::missing("a count of free entries"))?, per_group))
+}
+
+/// Makes the block anew that has the count of the group of an entry, if it cannot be read. Nothing counts as free
+/// where a bitmap cannot be read, either.
+fn make_countable(
+    file: &mut FileEdit,
+    source: Source<'_>,
+    layout: &Palloc,
+    entry: u64,
+) -> Result<()> {
+    let group = layout.group_of(entry);
+    let key = layout.descriptor(group).block;
+    match file.get(source, key) {
+        Err(error) if error.is_of_block() => {}
+        known => return known.map(drop),
+    }
+    let first = group - group % layout.groups_per_descriptor;
+    let mut block = zeroed(source.store.block_size());
+    for (group, count) in (first..).zip(bytes_mut(&mut block).chunks_exact_mut(4)) {
+        let free = match count_free(file, source, layout, group) {
+            Err(error) if error.is_of_block() => 0,
+            free => free? as u32,
+        };
+        count.copy_from_slice(&free.to_le_bytes());
+    }
+    file.replace(key, block);
+    Ok(())
 }
 
 /// The bytes of an entry, to the end of its block, for changing.

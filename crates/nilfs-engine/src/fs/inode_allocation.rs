@@ -4,6 +4,7 @@
 //! is in use, so the inodes of a block are looked at before one of them is given away, or called free: one
 //! with links is in use. No number is given away of a block that cannot be read, either: with a file there, no
 //! checkpoint could be made. The next checkpoint reads and writes that block anyway, so looking costs nothing.
+//! And none of a group whose bitmap cannot be read, where each number may be in use.
 
 use std::collections::{BTreeMap, HashMap, HashSet, btree_map, hash_map};
 
@@ -17,8 +18,8 @@ use crate::tree::View;
 /// Which inode numbers are in use, with everything that is not committed yet.
 #[derive(Debug, Clone)]
 pub(super) struct InodeNumbers {
-    /// The bitmaps of groups that were looked at.
-    bitmaps: HashMap<u64, Vec<u8>, NumberState>,
+    /// The bitmaps of groups that were looked at; `None` for one that cannot be read.
+    bitmaps: HashMap<u64, Option<Vec<u8>>, NumberState>,
     /// Taken (true) and given back since the last freeze.
     changes: BTreeMap<Ino, bool>,
     /// Blocks of inodes that were looked at.
@@ -47,7 +48,7 @@ impl InodeNumbers {
             }
             let bit = (from % layout.entries_per_group) as usize;
             let bitmap = self.bitmap(view, group)?;
-            let Some(bit) = next_clear_bit(bitmap, bit) else {
+            let Some(bit) = bitmap.and_then(|bitmap| next_clear_bit(bitmap, bit)) else {
                 from = layout.first_of_group(group + 1);
                 continue;
             };
@@ -56,14 +57,14 @@ impl InodeNumbers {
                 from = ino.0;
                 continue;
             }
-            set_bit(self.bitmap(view, group)?, bit);
+            self.bitmap(view, group)?.map(|bitmap| set_bit(bitmap, bit));
             self.lowest = ino.0 + 1;
             self.change(ino, true);
             return Ok(ino);
         }
     }
 
-    /// Takes this number, which must be free.
+    /// Takes this number, which must be free as far as the bitmap can be read.
     pub(super) fn take_exactly(&mut self, view: &View, ino: Ino) -> Result<()> {
         let layout = view.ifile_layout();
         let group = layout.group_of(ino.0);
@@ -72,21 +73,31 @@ impl InodeNumbers {
                 "inode {ino} is beyond what an ifile can have"
             )));
         }
-        let bitmap = self.bitmap(view, group)?;
-        if !set_bit(bitmap, (ino.0 % layout.entries_per_group) as usize) {
+        let bit = (ino.0 % layout.entries_per_group) as usize;
+        if self.bitmap(view, group)?.is_some_and(|bitmap| !set_bit(bitmap, bit)) {
             return Err(Error::Inconsistent(format!("inode {ino} is in use already")));
         }
         self.change(ino, true);
         Ok(())
     }
 
-    /// Takes a number back. A bitmap that calls it free already has lost a bit, and is right from now on.
+    /// Takes a number back. A bitmap that calls it free already has lost a bit, and is right from now on. The
+    /// number of an inode that cannot be read stays in use, because that cannot be changed.
     pub(super) fn give_back(&mut self, view: &View, ino: Ino) -> Result<()> {
         let layout = view.ifile_layout();
+        // It may have been lost since it was looked at.
+        let is_lost = view.raw_inode(ino).is_err_and(|error| error.is_of_block());
+        if is_lost {
+            self.examined.remove(&layout.entry(ino.0).block);
+        }
         // From now on, the inode of the newest checkpoint has links although its number is free.
         self.examine(view, ino)?;
+        if is_lost {
+            return Ok(());
+        }
+        let bit = (ino.0 % layout.entries_per_group) as usize;
         let bitmap = self.bitmap(view, layout.group_of(ino.0))?;
-        if !clear_bit(bitmap, (ino.0 % layout.entries_per_group) as usize) {
+        if bitmap.is_some_and(|bitmap| !clear_bit(bitmap, bit)) {
             tracing::error!("the bitmap of the ifile called inode {ino} free, which was in use");
         }
         self.lowest = self.lowest.min(ino.0);
@@ -104,16 +115,13 @@ impl InodeNumbers {
             return Ok(false);
         }
         let bit = (ino.0 % layout.entries_per_group) as usize;
-        let is_set = match self.bitmap(view, group) {
-            // Nor can a number have been given back there, so the inode alone tells.
-            Err(error) if error.is_fault() => true,
-            bitmap => test_bit(bitmap?, bit),
-        };
-        if is_set {
+        // Where it cannot be read, the inode alone tells.
+        let is_set = |bitmap: Option<&mut Vec<u8>>| bitmap.is_none_or(|it| test_bit(it, bit));
+        if is_set(self.bitmap(view, group)?) {
             return Ok(true);
         }
         self.examine(view, ino)?;
-        Ok(test_bit(self.bitmap(view, group)?, bit))
+        Ok(is_set(self.bitmap(view, group)?))
     }
 
     /// What has changed since the last call.
@@ -138,7 +146,7 @@ impl InodeNumbers {
             }
         };
         self.examined.insert(block);
-        let bitmap = self.bitmap(view, layout.group_of(ino.0))?;
+        let Some(bitmap) = self.bitmap(view, layout.group_of(ino.0))? else { return Ok(true) };
         let mark = |ino: &&Ino| set_bit(bitmap, (ino.0 % layout.entries_per_group) as usize);
         let marked = used.iter().filter(mark).count();
         if marked > 0 {
@@ -158,15 +166,25 @@ impl InodeNumbers {
         }
     }
 
-    fn bitmap(&mut self, view: &View, group: u64) -> Result<&mut Vec<u8>> {
-        match self.bitmaps.entry(group) {
-            hash_map::Entry::Occupied(known) => Ok(known.into_mut()),
-            hash_map::Entry::Vacant(place) => {
-                let key = view.ifile_layout().bitmap(group);
-                let block = view.source().block(&view.tree.ifile, key)?;
-                let empty = || vec![0; view.store.block_size().bytes()];
-                Ok(place.insert(block.map_or_else(empty, |block| block.to_vec())))
+    /// The bitmap of a group, if it can be read.
+    fn bitmap(&mut self, view: &View, group: u64) -> Result<Option<&mut Vec<u8>>> {
+        let place = match self.bitmaps.entry(group) {
+            hash_map::Entry::Occupied(known) => return Ok(known.into_mut().as_mut()),
+            hash_map::Entry::Vacant(place) => place,
+        };
+        let block = view.source().block(&view.tree.ifile, view.ifile_layout().bitmap(group));
+        let bitmap = match block {
+            Ok(Some(block)) => Some(block.to_vec()),
+            Ok(None) => Some(vec![0; view.store.block_size().bytes()]),
+            Err(error) if error.is_fault() => {
+                tracing::error!(
+                    "no inode number is given to a new file where the bitmap of the ifile cannot be read; \
+                     nilfs fsck can repair that: {error}"
+                );
+                None
             }
-        }
+            Err(error) => return Err(error),
+        };
+        Ok(place.insert(bitmap).as_mut())
     }
 }

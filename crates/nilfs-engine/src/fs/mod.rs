@@ -429,7 +429,12 @@ impl Filesystem {
         let mut released = 0;
         view.source().scan(&view.tree.ifile, FileBlock(0), &mut |key, pointer| {
             if let BlockRole::Bitmap { group } = layout.role_of(key) {
-                let bitmap = view.store.read(view.source().locate(pointer)?)?;
+                let bitmap = view.source().locate(pointer).and_then(|at| view.store.read(at));
+                let bitmap = match bitmap {
+                    // What is in use there cannot be told; fsck frees it.
+                    Err(error) if error.is_of_block() => return Ok(ControlFlow::Continue(())),
+                    bitmap => bitmap?,
+                };
                 let bits = 0..layout.entries_per_group;
                 for bit in bits.filter(|&bit| test_bit(&bitmap, bit as usize)) {
                     let ino = Ino(layout.first_of_group(group).saturating_add(bit));
@@ -443,7 +448,10 @@ impl Filesystem {
     }
 
     fn release_orphan(&self, view: &View, ino: Ino) -> Result<bool> {
-        let raw = view.raw_inode(ino)?;
+        let raw = match view.raw_inode(ino) {
+            Err(error) if error.is_of_block() => return Ok(false),
+            raw => raw?,
+        };
         if raw.i_links_count.get() != 0 {
             return Ok(false);
         }

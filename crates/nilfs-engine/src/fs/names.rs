@@ -348,8 +348,12 @@ impl Filesystem {
         })
     }
 
-    /// Fails unless the file may lose its name as what the caller takes it for.
+    /// Fails unless the file may lose its name as what the caller takes it for, and its inode can be changed: the
+    /// next checkpoint writes the others of the block with it.
     fn check_removable(&self, inode: &InodeRef, directory: bool) -> Result<()> {
+        if !inode.state.read().fresh {
+            self.view().raw_inode(inode.ino())?;
+        }
         match (directory, inode.file_type() == FileType::Directory) {
             (true, false) => Err(Error::NotDirectory),
             (false, true) => Err(Error::IsDirectory),

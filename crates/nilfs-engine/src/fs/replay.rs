@@ -123,7 +123,7 @@ impl Replay<'_> {
     /// bitmap: the writer of the log had no need to look there.
     fn in_checkpoint(&self, ino: Ino) -> Result<Option<RawInode>> {
         let view = &self.context.view;
-        if view.has_inode(ino)? {
+        if self.has_number(ino)? {
             return view.raw_inode(ino).map(Some);
         }
         match view.inode(ino) {
@@ -134,9 +134,17 @@ impl Replay<'_> {
         }
     }
 
+    /// Whether the bitmap says that an inode is in use. Where it cannot be read, the inode tells.
+    fn has_number(&self, ino: Ino) -> Result<bool> {
+        match self.context.view.has_inode(ino) {
+            Err(error) if error.is_of_block() => Ok(false),
+            has => has,
+        }
+    }
+
     /// Whether a record is of an inode that the checkpoint does not have.
     fn is_new(&self, record: &InodeRecord) -> Result<bool> {
-        if self.inodes.contains_key(&record.ino) || self.context.view.has_inode(record.ino)? {
+        if self.inodes.contains_key(&record.ino) || self.has_number(record.ino)? {
             return Ok(false);
         }
         let in_checkpoint = self.in_checkpoint(record.ino)?;
