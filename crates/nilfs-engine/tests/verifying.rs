@@ -396,6 +396,80 @@ fn a_directory_whose_first_block_is_damaged_stays_with_its_parent() {
     assert!(found(&root, b"renamed").is_ok());
 }
 
+/// A mount was refused, because an fsync had written names of a directory of which a block was damaged.
+#[test]
+fn what_was_synced_of_a_damaged_directory_is_there_but_for_names_that_may_be_in_the_block() {
+    let device = various();
+    let fs = mount(&device, Verify::Metadata);
+    let root = fs.root().unwrap().inode;
+    let dir = fs.lookup(&root, b"dir").unwrap().inode;
+    let name = |nth| format!("a file with a long name, number {nth}").into_bytes();
+    let all = list(&*fs, dir.ino()).0;
+    let other = fs.create(&root, b"other", &new(S_IFDIR | 0o755)).unwrap().inode;
+    fs.commit().unwrap();
+    let in_block = |nth| {
+        let mut block = vec![0; BLOCK as usize];
+        device.read_at(place(&device, dir.ino(), nth).0 * BLOCK, &mut block).unwrap();
+        let names = dirent::records(&block).map(|record| record.unwrap().name.to_vec());
+        names.filter(|name| !matches!(&name[..], b"" | b"." | b"..")).collect::<Vec<_>>()
+    };
+    let [first, third] = [0, 3].map(in_block);
+    let made = [b"made 0", b"made 3"];
+    for (names, made) in [&first, &third].into_iter().zip(made) {
+        fs.unlink(&dir, &names[0]).unwrap();
+        fs.rename(&root, b"small", &dir, &names[1], RenameMode::Replace).unwrap();
+        fs.rename(&dir, &names[1], &root, b"small", RenameMode::Replace).unwrap();
+        fs.rename(&dir, &names[2], &other, &names[2], RenameMode::Replace).unwrap();
+        let made = fs.create(&dir, made, &new(S_IFREG | 0o644)).unwrap().inode;
+        fs.write(&made, 0, b"content").unwrap();
+    }
+    fs.rename(&root, b"small", &dir, &third[3], RenameMode::Replace).unwrap();
+    fs.rename(&root, b"dir", &other, b"dir", RenameMode::Replace).unwrap();
+    fs.unlink(&dir, &name(149)).unwrap();
+    fs.set_attr(&dir, &SetAttr { mode: Some(0o700), ..SetAttr::default() }).unwrap();
+    for name in made {
+        fs.sync_file(&fs.lookup(&dir, name).unwrap().inode).unwrap();
+    }
+    let dir = dir.ino();
+    let removed = [&first[..3], &third[..3], &[name(149)]].concat();
+    for (nth, cache_limit) in [(0, 64 << 20), (0, 0), (3, 64 << 20), (3, 0)] {
+        let device = copy(&device);
+        let at = place(&device, dir, nth);
+        let lost: BTreeSet<_> = if nth == 0 { &first } else { &third }.iter().cloned().collect();
+        flip(&device, at, BLOCK - 1);
+        let options = ReadOnlyOptions { cache_limit, ..ReadOnlyOptions::default() };
+        let read_only = ReadOnlyVolume::mount(copy(&device) as _, options).unwrap();
+        let options = MountOptions { cache_limit, ..MountOptions::default() };
+        let fs = Filesystem::mount(Arc::clone(&device) as _, options).unwrap();
+        for files in [&read_only as &dyn Files, &*fs] {
+            let (names, error) = list(files, dir);
+            is_damaged(error.map_or(Ok(()), Err), at);
+            let mut expected: BTreeSet<_> = all.difference(&lost).cloned().collect();
+            removed.iter().for_each(|name| _ = expected.remove(name));
+            expected.extend(made.map(|name| name.to_vec()));
+            // It leads to another file now, so it was written again.
+            expected.insert(third[3].clone());
+            if nth == 0 {
+                [&b"."[..], b".."].iter().for_each(|name| _ = expected.remove(*name));
+            }
+            assert_eq!(names, expected, "block {nth}");
+            for name in made {
+                let found = files.lookup(dir, name).unwrap();
+                let mut bytes = [0; 7];
+                files.read(found.ino, 0, &mut bytes).unwrap();
+                assert_eq!(&bytes, b"content");
+            }
+            let other = files.lookup(Ino::ROOT, b"other").unwrap().ino;
+            assert_eq!(files.lookup(other, b"dir").unwrap().ino, dir);
+            assert!(files.lookup(other, &third[2]).is_ok());
+            assert!(matches!(files.lookup(Ino::ROOT, b"dir"), Err(Error::NotFound)));
+        }
+        assert!(!fs.is_read_only());
+        make(&fs, &fs.root().unwrap().inode, "later");
+        fs.unmount().unwrap();
+    }
+}
+
 /// Volumes that have lost power, each with a damaged block of the DAT. An old log is in every clean segment that
 /// has written blocks with numbers in there.
 fn crashed_with_damaged_dat() -> Vec<(Arc<MemoryDevice>, BlockNr)> {

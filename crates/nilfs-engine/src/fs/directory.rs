@@ -157,14 +157,15 @@ pub(super) fn lookup(
     find(state, &context.view, name)
 }
 
-/// A block with room for a record of `need` bytes.
+/// A block with room for a record of `need` bytes, of those that can be read.
 fn room(state: &State, view: &View, need: usize) -> Result<Option<FileBlock>> {
     if let Names::Indexed(index) = &state.names {
         return Ok(index.room(need));
     }
     let mut found = None;
-    names::records(state, view, names::blocks(state, view, FileBlock(0))?, &mut |key, record| {
-        found = (record.slack() >= need).then_some(key);
+    let keys = names::blocks(state, view, FileBlock(0))?;
+    let _ = names::walk(state, view, keys, &mut |key, record| {
+        found = record.is_ok_and(|record| record.slack() >= need).then_some(key);
         if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     Ok(found)

@@ -4,6 +4,9 @@
 //!
 //! The result is what it would be if the operations were done again: inodes with an overlay. What
 //! becomes of them is the caller's affair; a mount that only reads shows them as they are.
+//!
+//! A block of a directory that cannot be read costs the names in it, as everywhere: a name that is to go and is
+//! nowhere else may be there, and stays there. One that is to come gets a place in another block.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,13 +20,14 @@ use zerocopy::little_endian::{U16, U32, U64};
 
 use super::data::clear_tail;
 use super::directory;
-use super::inode::{Context, Inode, InodeRef};
+use super::inode::{Context, Inode, InodeRef, State};
 use super::space::Space;
 use crate::block::{BlockPool, bytes_mut, zeroed};
 use crate::error::{Error, Result};
 use crate::host::Timestamp;
 use crate::overlay::{Overlay, Placed};
 use crate::recovery::{LoggedBlock, RollForward, SyncLog};
+use crate::tree::names::Position;
 use crate::tree::{File, View};
 
 /// Every inode that sync logs have changed, as it is after them.
@@ -189,9 +193,10 @@ impl Replay<'_> {
             state.file.set_mtime(timestamp(modified));
         }
         if inode.file_type() == FileType::Directory && record.links > 0 {
-            let parent = Ino(record.device_or_parent);
-            let directory = FileType::Directory;
-            directory::replace(&inode, &mut state, self.context, b"..", parent, directory)?;
+            let parent = (Ino(record.device_or_parent), FileType::Directory);
+            if self.find(&inode, &mut state, b"..")?.is_some() {
+                directory::replace(&inode, &mut state, self.context, b"..", parent.0, parent.1)?;
+            }
         }
         Ok(())
     }
@@ -228,7 +233,7 @@ impl Replay<'_> {
         }
         let mut state = dir.state.write();
         let (context, name) = (self.context, &record.name[..]);
-        let known = directory::lookup(&mut state, context, name)?;
+        let known = self.find(&dir, &mut state, name)?;
         match (record.target, known) {
             (Some((ino, file_type)), Some(_)) => {
                 directory::replace(&dir, &mut state, context, name, ino, file_type)
@@ -238,6 +243,21 @@ impl Replay<'_> {
             }
             (None, Some(at)) => directory::remove(&dir, &mut state, context, name, at),
             (None, None) => Ok(()),
+        }
+    }
+
+    /// Where a name is, unless that is in a block that cannot be read.
+    fn find(&self, dir: &Inode, state: &mut State, name: &[u8]) -> Result<Option<Position>> {
+        match directory::lookup(state, self.context, name) {
+            Err(damage) if damage.is_fault() => {
+                tracing::error!(
+                    "a name of directory {} was synced and may be in a block that cannot be read; nilfs fsck \
+                     says what can be done: {damage}",
+                    dir.ino()
+                );
+                Ok(None)
+            }
+            found => found,
         }
     }
 
