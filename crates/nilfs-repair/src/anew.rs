@@ -47,12 +47,14 @@ pub(crate) struct Replacement {
     pub(crate) describes: bool,
     /// Names that are not in a directory any more, though they may have been.
     pub(crate) lost_names: Vec<salvage::LostName>,
+    /// Whether it stands for content that is lost, and stays known as damaged.
+    pub(crate) is_made_up: bool,
 }
 
 impl Replacement {
     pub(crate) fn new(at: Position, bytes: Vec<u8>, risk: Risk, action: impl Into<String>) -> Self {
-        let (files, describes, lost_names) = Default::default();
-        Self { at, bytes, action: action.into(), risk, files, describes, lost_names }
+        let (files, describes, lost_names, is_made_up) = Default::default();
+        Self { at, bytes, action: action.into(), risk, files, describes, lost_names, is_made_up }
     }
 }
 
@@ -642,7 +644,8 @@ impl Anew<'_> {
         Some(Replacement::new(at, bytes, Risk::Loses, action))
     }
 
-    /// The target of a symbolic link: another copy of it, or else what can be read.
+    /// The target of a symbolic link: another copy of it. Without one, a target that is not known to be what was
+    /// written stays as it is, and what can be no target becomes one that is seen to lead nowhere.
     fn target(&self, at: Position, part: &Part, link: &RawInode) -> Option<Replacement> {
         let size = usize::try_from(link.i_size.get()).ok()?;
         let identity = |it: &RawInode| (it.i_generation, it.i_mode, it.i_size);
@@ -659,14 +662,19 @@ impl Anew<'_> {
             let action = "take the target of the link from another copy of the block";
             return Some(Replacement::new(at, copy, Risk::Loses, action));
         }
-        let found = self.read(at.block);
-        let action = match found {
-            Some(_) => "put a question mark for each byte of the link's target that is lost",
-            None => "make the link's target question marks: it is lost",
+        let found = read(self.as_found, &self.geometry, at.block);
+        let mut bytes = match found {
+            Some(found) if is_target(&found) => return None,
+            found => found.unwrap_or_else(|| vec![0; self.geometry.block_size.bytes()]),
         };
-        let mut bytes = found.unwrap_or_else(|| vec![0; self.geometry.block_size.bytes()]);
-        bytes.get_mut(..size)?.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'?');
-        Some(Replacement::new(at, bytes, Risk::Loses, action))
+        let target = bytes.get_mut(..size)?;
+        let action = match target.iter().all(|byte| *byte == 0) {
+            true => "make the link's target question marks: it is lost",
+            false => "put a question mark for each byte of the link's target that is lost",
+        };
+        target.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'?');
+        let made = Replacement::new(at, bytes, Risk::Loses, action);
+        Some(Replacement { is_made_up: true, ..made })
     }
 
     fn directory_block(&self, at: Position, part: &Part) -> Option<Replacement> {

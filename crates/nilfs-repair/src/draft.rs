@@ -83,8 +83,8 @@ pub(crate) struct Draft {
     pub(crate) in_view: bool,
     /// The logs of which it is.
     accepted: BTreeSet<BlockNr>,
-    /// Blocks of content that could not be read, and are zeros now.
-    zeroed: BTreeSet<BlockNr>,
+    /// Blocks of content that is lost, and has been replaced: they stay known as damaged.
+    made_up: BTreeSet<BlockNr>,
     /// How thoroughly it is checked.
     pub(crate) options: Options,
     /// Who wants to know how far that is.
@@ -155,7 +155,7 @@ impl Draft {
             accept,
             in_view,
             accepted: BTreeSet::new(),
-            zeroed: BTreeSet::new(),
+            made_up: BTreeSet::new(),
             options,
             observer,
             uuid,
@@ -328,7 +328,7 @@ impl Draft {
             }
             self.device.write_at(block.0 * size, &[IoSlice::new(&vec![0; size as usize])])?;
         }
-        self.zeroed.extend(&replaced);
+        self.made_up.extend(&replaced);
         self.seal_logs(&superblock, &replaced)?;
         Ok(())
     }
@@ -629,6 +629,7 @@ impl Draft {
                 let Some(new) = self.anew(correction, report) else { return Ok(None) };
                 self.lost_names.extend(new.lost_names);
                 self.described_anew |= new.describes;
+                self.made_up.extend(new.is_made_up.then_some(new.at.block));
                 (
                     new.at,
                     None,

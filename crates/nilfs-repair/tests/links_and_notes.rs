@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::mkfs::{self, Parameters};
-use nilfs_engine::{Cno, Filesystem, Ino, MadeBy, MountOptions, SnapshotChange, Volume};
+use nilfs_engine::{Cno, Filesystem, Ino, MadeBy, MountOptions, SnapshotChange, Verify, Volume};
 use nilfs_ondisk::{BlockSize, SegNum};
 use nilfs_repair::Risk;
 use support::{BLOCK_SIZES, Image, LoggedBlock, UUID, bad_sectors};
@@ -51,6 +51,51 @@ fn what_is_lost_of_the_target_of_a_link_is_question_marks() {
         torn.edit(block, |bytes| bytes[5..9].fill(0));
         let torn = target(repaired(torn, &[]), "symlink");
         assert_eq!(torn, format!("{}????{}", &whole[..5], &whole[9..]));
+    }
+}
+
+/// A repair made a checksum right over a target that nobody had written, and nothing told of it any more.
+#[test]
+fn a_target_that_is_not_what_was_written_stays_known_as_damaged() {
+    let device = volume();
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    fs.symlink(&root, b"link", b"where it leads", 0, 0).unwrap();
+    let ino = fs.lookup(&root, b"link").unwrap().inode.ino();
+    fs.unmount().unwrap();
+    let image = Image::from(device.snapshot());
+    let block = image.data(ino, 0);
+    let zeros = (&[0; 14][..], &b"??????????????"[..]);
+    let harms =
+        [zeros, (b"where\0it\0leads", b"where?it?leads"), (b"wrong it leads", b"wrong it leads")];
+    for (harm, expected) in harms {
+        let mut damaged = image.clone();
+        let at = (block.block.0 * BLOCK) as usize;
+        damaged.bytes[at..at + harm.len()].copy_from_slice(harm);
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(damaged.bytes));
+        for round in 0..2 {
+            let plan = nilfs_repair::plan(&device, &Default::default(), UUID).unwrap();
+            let is_changed = round == 0 && harm != expected;
+            assert_eq!(!plan.repairs.is_empty(), is_changed, "{:?}", plan.repairs);
+            let told = plan.doubtful.iter().map(|it| &it.fault[..]).collect::<String>();
+            assert!(told.contains("link"), "{told}");
+            if is_changed {
+                plan.apply(&*device, &mut |_| {}).unwrap();
+            }
+        }
+        let selection = nilfs_engine::scrub::Selection::default();
+        let found = nilfs_engine::scrub::scrub(&device, &selection, &mut |_| {
+            std::ops::ControlFlow::Continue(())
+        });
+        let damage = found.unwrap().damage;
+        assert_eq!(damage.len(), 1, "{damage:?}");
+        let options = MountOptions { verify: Verify::None, ..MountOptions::default() };
+        let fs = Filesystem::mount(Arc::clone(&device), options).unwrap();
+        let root = fs.root().unwrap().inode;
+        let link = fs.lookup(&root, b"link").unwrap().inode;
+        assert_eq!(fs.read_link(&link).unwrap(), expected);
+        drop((root, link));
+        fs.unmount().unwrap();
     }
 }
 

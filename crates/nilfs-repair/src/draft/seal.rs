@@ -177,7 +177,7 @@ impl Draft {
                     let mut found = vec![0; size];
                     self.below.read_at(place.0 * size as u64, &mut found).is_ok() && found == block
                 };
-                if !self.zeroed.contains(&place) && !is_as_found() {
+                if !self.made_up.contains(&place) && !is_as_found() {
                     continue;
                 }
                 match recorded.as_ref().and_then(|sums| sums.get(nth)) {
