@@ -417,6 +417,37 @@ fn content_with_a_wrong_checksum_is_copied_and_named() {
     assert_eq!(salvaged.code, Some(1));
 }
 
+/// The link with question marks for a target was "whole" after a repair. Before, it could not be copied: with
+/// an older version, it was made twice.
+#[test]
+fn a_link_that_has_lost_its_target_is_named_before_a_repair_and_after() {
+    let mut volume = Broken::new();
+    let device = Arc::new(MemoryDevice::from(std::mem::take(&mut volume.bytes)));
+    let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+    let root = fs.root().unwrap().inode;
+    fs.symlink(&root, b"link", b"one/large", 0, 0).unwrap();
+    let link = fs.lookup(&root, b"link").unwrap().inode;
+    fs.commit().unwrap();
+    fs.link(&link, &root, b"second name").unwrap();
+    let ino = link.ino();
+    drop((root, link));
+    fs.unmount().unwrap();
+    volume.bytes = device.snapshot();
+    volume.go_on();
+    let target = volume.newest(ino, |info| matches!(info, BlockInfo::Data { .. }));
+    volume.bytes[target..target + BLOCK].fill(0);
+    for is_repaired in [false, true] {
+        let salvaged = volume.salvage(&[]);
+        let named: Vec<_> = salvaged.not_whole().into_iter().map(|(path, _)| path).collect();
+        assert_eq!(named, ["link", "second name"], "repaired: {is_repaired}");
+        assert_eq!(salvaged.code, Some(1));
+        let fsck = nilfs(["fsck", "-y", volume.image().to_str().unwrap()]);
+        assert_eq!(fsck.code, Some(3), "{fsck:?}");
+        assert!(fsck.stdout.contains("link"), "{fsck:?}");
+        volume.bytes = fs::read(volume.image()).unwrap();
+    }
+}
+
 /// Content that an fsync had written after the newest checkpoint was copied without a look at its checksums.
 #[test]
 fn content_of_an_fsync_with_a_wrong_checksum_is_named() {

@@ -493,11 +493,13 @@ impl Salvager {
             None => self.fate_in(found),
             Some(loss) => fate_by(loss, found),
         };
-        let why = match (self.copy_from(found, to), &loss) {
-            (Ok(()), Some((Loss::Content, why))) => anyhow!("{why}"),
-            (Ok(()), _) => return Ok((self.proved(found, fate), found.nth)),
-            (Err(error), _) if is_damage(&error) => error,
-            (Err(error), _) => return Err(error),
+        let why = match &loss {
+            Some((Loss::Content, why)) => anyhow!("{why}"),
+            _ => match self.copy_from(found, to) {
+                Ok(()) => return Ok((self.proved(found, fate), found.nth)),
+                Err(error) if is_damage(&error) => error,
+                Err(error) => return Err(error),
+            },
         };
         let mut tried = (found.source.volume, found.file.clone());
         let mut nth = found.nth + 1;
@@ -519,11 +521,12 @@ impl Salvager {
                 let is_same = loss.is_some() && older.file.has_same_inode(&found.file);
                 let lacks_content =
                     is_same || self.loss(&older).is_some_and(|(loss, _)| loss == Loss::Content);
-                match self.copy_from(&older, to) {
-                    Ok(()) if lacks_content => {}
-                    Ok(()) => return Ok((self.proved(&older, fate), nth)),
-                    Err(error) if is_damage(&error) => {}
-                    Err(error) => return Err(error),
+                if !lacks_content {
+                    match self.copy_from(&older, to) {
+                        Ok(()) => return Ok((self.proved(&older, fate), nth)),
+                        Err(error) if is_damage(&error) => {}
+                        Err(error) => return Err(error),
+                    }
                 }
             }
             nth += 1;
@@ -545,7 +548,7 @@ impl Salvager {
 
     /// The fate of a file that can be read, by what its checksums say.
     fn proved(&mut self, found: &Found, fate: Fate) -> Fate {
-        if found.file.file_type() != FileType::Regular {
+        if !matches!(found.file.file_type(), FileType::Regular | FileType::Symlink) {
             return fate;
         }
         let (rescue, device) = (&self.rescue, &self.device);
