@@ -144,6 +144,23 @@ fn of_a_fresh_volume_one_bit_in_any_block_loses_no_checkpoint() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The judge itself raises no alarm where a power cut may have done just that: nothing of the newest
+/// checkpoints had been flushed.
+#[test]
+fn what_had_not_been_flushed_may_be_lost() {
+    let sample = Which { left: Left::Fresh, block_bytes: 1024 }.make(SEED).unwrap();
+    let blocks = sample.blocks.iter().filter(|block| block.log == Some(sample.newest_log));
+    let harms = [Harm::Zeros, Harm::Garbage, Harm::Stale];
+    let damages = blocks
+        .step_by(3)
+        .flat_map(|block| harms.map(|harm| Damage::of_block(&sample, block.number, harm)));
+    let (count, wrong) = judge_all(&sample, damages.collect());
+    assert!(count > 10, "{count} damaged volumes are too few");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let unmounted = Which { left: Left::Clean, block_bytes: 1024 }.make(SEED).unwrap();
+    assert!(unmounted.unflushed.is_empty());
+}
+
 /// The judge itself raises no alarm where nothing is wrong: noise where nothing lies costs nothing.
 #[test]
 fn noise_in_free_space_costs_nothing() {

@@ -132,6 +132,16 @@ impl Damage {
         sample.blocks.iter().filter(is_touched)
     }
 
+    /// Whether a power cut may have left just this: nothing had said that the blocks were durable, so they may be
+    /// anything, but for a single bit of them.
+    #[must_use]
+    pub fn may_be_torn(&self, sample: &Sample) -> bool {
+        let mut blocks = self.blocks(sample).map(|block| block.number).peekable();
+        self.harm != Harm::Bit
+            && blocks.peek().is_some()
+            && blocks.all(|number| sample.unflushed.contains(&number))
+    }
+
     /// Returns what it may cost.
     #[must_use]
     pub fn cost(&self, sample: &Sample) -> Cost {

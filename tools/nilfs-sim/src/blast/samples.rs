@@ -1,6 +1,6 @@
 //! The volumes that are damaged: small ones with something of everything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::process::Command;
@@ -97,6 +97,7 @@ impl Which {
             }
         };
         let former = former(&start, &events, self.block_bytes as usize);
+        let unflushed = unflushed(&events, self.block_bytes.into());
         let content = after(start, &events);
         let picture = look(&content)?;
         let blocks = in_use(&content, &picture, &synced)?;
@@ -107,7 +108,8 @@ impl Which {
             return Err(format!("the volume is not sound: {report}"));
         }
         let (newest, newest_log) = (report.newest, report.newest_log.block);
-        Ok(Sample { which: self, content, former, picture, newest, newest_log, blocks })
+        let which = self;
+        Ok(Sample { which, content, former, picture, newest, newest_log, blocks, unflushed })
     }
 }
 
@@ -150,6 +152,8 @@ pub struct Sample {
     pub newest_log: BlockNr,
     /// Its blocks in use, by their numbers.
     pub blocks: Vec<Block>,
+    /// Numbers of blocks that were written after the last flush.
+    pub unflushed: BTreeSet<u64>,
 }
 
 impl Sample {
@@ -220,6 +224,18 @@ fn after(mut content: Vec<u8>, events: &[Event]) -> Vec<u8> {
         }
     }
     content
+}
+
+/// Blocks that were written after the last flush.
+fn unflushed(events: &[Event], size: u64) -> BTreeSet<u64> {
+    let since = events.iter().rev().take_while(|event| !matches!(event, Event::Flush));
+    let blocks = since.filter_map(|event| match event {
+        Event::Write { offset, bytes } => {
+            Some(offset / size..(offset + bytes.len() as u64).div_ceil(size))
+        }
+        _ => None,
+    });
+    blocks.flatten().collect()
 }
 
 /// Content of each block before it got the content that it has after all events.

@@ -10,6 +10,8 @@
 //! * *Wrong exit*: "nothing is lost", "0 lost" or "repaired", and it is not so.
 //! * *Unrepaired*: fsck leaves errors that are not about what is lost.
 //! * *Undo*: what a repair has done cannot be taken back.
+//!
+//! Nothing is lost by damage that a power cut may have done: what had not been flushed was not durable.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -61,6 +63,11 @@ impl Class {
         Self::Unrepaired,
         Self::Undo,
     ];
+
+    /// Whether it is about what is lost.
+    fn is_of_loss(self) -> bool {
+        !matches!(self, Self::Panic | Self::Disagree | Self::Unrepaired | Self::Undo)
+    }
 }
 
 impl fmt::Display for Class {
@@ -135,7 +142,11 @@ pub fn judge(sample: &Sample, damage: &Damage, seed: u64, nilfs: Option<&Path>) 
             Err(error) => judge.add(Class::Panic, "salvage", error.to_string()),
         }
     }
-    Some(judge.verdict)
+    let mut verdict = judge.verdict;
+    if damage.may_be_torn(sample) {
+        verdict.violations.retain(|it| !it.class.is_of_loss());
+    }
+    Some(verdict)
 }
 
 struct Judge<'a> {
@@ -364,12 +375,16 @@ impl Judge<'_> {
     fn errors_besides<'r>(&self, report: &'r Report) -> impl Iterator<Item = &'r Finding> {
         let lost: BTreeSet<Ino> = self.cost.ranges.keys().copied().collect();
         let logs: BTreeSet<_> = self.damage.blocks(self.sample).map(|it| it.log).collect();
+        // What is made up for the target of a link moves with the checksum that it had.
+        let mut blocks = self.damage.blocks(self.sample);
+        let may_have_moved = blocks.all(|it| it.holds == Holds::Content);
         report.errors().filter(move |it| {
             let of_file = it.place.ino.is_some_and(|ino| lost.contains(&ino));
             let of_log = matches!(it.rule, Rule::Log | Rule::RollForward)
                 && it.place.log.is_some()
                 && logs.contains(&it.place.log);
-            !of_file && !of_log
+            let has_moved = may_have_moved && it.rule == Rule::Log;
+            !of_file && !of_log && !has_moved
         })
     }
 
