@@ -32,10 +32,13 @@ pub(crate) fn choose(
     note_foreign(foreign, primary.is_ok(), findings);
     let mut copies = match (primary, secondary) {
         (Ok(primary), Ok(secondary)) => {
-            if secondary.last_log().cno > primary.last_log().cno {
-                vec![secondary, primary]
-            } else {
-                vec![primary, secondary]
+            let newer = secondary.last_log().cno > primary.last_log().cno;
+            let is_in_use = secondary.last_log().cno == primary.last_log().cno
+                && primary.is_clean()
+                && !secondary.is_clean();
+            match newer || is_in_use {
+                true => vec![secondary, primary],
+                false => vec![primary, secondary],
             }
         }
         (Ok(valid), Err(error)) => {

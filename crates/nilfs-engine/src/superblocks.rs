@@ -15,7 +15,7 @@ use crate::scan;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Superblocks {
-    /// The one that names the newer log; the first if they are equal.
+    /// The one that names the newer log, or does not call the volume clean; the first if they are equal.
     pub best: Superblock,
     /// The other one, if it is valid.
     pub other: Option<Superblock>,
@@ -47,7 +47,9 @@ pub(crate) fn load(device: &dyn Device) -> Result<Superblocks> {
     let secondary = read_copy(device, offset);
     match (primary, secondary) {
         (Ok(primary), Ok(secondary)) => {
-            let newer = secondary.last_log().cno > primary.last_log().cno;
+            // Where one of the two writes that call a volume "in use" was lost, it is in use all the same.
+            let age = |copy: &Superblock| (copy.last_log().cno, !copy.is_clean());
+            let newer = age(&secondary) > age(&primary);
             let (best, other) = if newer { (secondary, primary) } else { (primary, secondary) };
             Ok(Superblocks { best, other: Some(other) })
         }

@@ -1,8 +1,14 @@
 //! Superblocks are changed so that the power may fail at any moment.
 
+mod common;
+
+use std::sync::Arc;
+
+use common::{make, volume};
+use nilfs_check::Options;
 use nilfs_device::{Action, Device, Event, FaultyDevice, IoSlice, MemoryDevice, RecordingDevice};
 use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_engine::{Error, Volume};
+use nilfs_engine::{Error, Filesystem, MountOptions, Volume};
 
 const SIZE: u64 = 256 << 20;
 
@@ -50,4 +56,29 @@ fn a_device_that_cannot_be_read_is_not_called_no_volume() {
     format(&device, &Parameters::new([7; 16], 8, 9)).unwrap();
     faults.fail(Action::Read);
     assert!(matches!(Volume::superblocks(&device), Err(Error::Device { .. })));
+}
+
+/// A device that had lost one of the two writes by which a mount begins showed an older checkpoint after a crash.
+#[test]
+fn a_volume_is_in_use_if_either_copy_says_so() {
+    let device = volume(1024, 32);
+    let clean = [1024, device.size() - 4096].map(|at| (at, sector(&*device, at)));
+    let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    fs.sync_file(&file).unwrap();
+    for (at, before) in clean {
+        let crashed = Arc::new(MemoryDevice::from(device.snapshot()));
+        assert_ne!(sector(&*crashed, at), before);
+        crashed.write_at(at, &[IoSlice::new(&before)]).unwrap();
+        let report = nilfs_check::check(&*crashed, &Options::default()).unwrap();
+        assert!(report.findings.iter().any(|it| it.message.contains("sync logs")), "{report}");
+        let fs = Filesystem::mount(crashed, MountOptions::default()).unwrap();
+        assert!(fs.lookup(&fs.root().unwrap().inode, b"file").is_ok());
+    }
+}
+
+fn sector(device: &dyn Device, at: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 1024];
+    device.read_at(at, &mut bytes).unwrap();
+    bytes
 }
