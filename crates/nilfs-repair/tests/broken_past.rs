@@ -4,14 +4,16 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::Volume;
-use nilfs_ondisk::Cno;
+use nilfs_engine::{Filesystem, MountOptions, Volume};
+use nilfs_ondisk::palloc::Palloc;
+use nilfs_ondisk::summary::BlockInfo;
+use nilfs_ondisk::{Cno, Ino};
 use nilfs_repair::Risk;
-use support::{BLOCK_SIZES, Content, Image, Patient, content_of};
+use support::{BLOCK_SIZES, Content, Image, Patient, checked, content_of};
 
 /// The inode of the ifile, in the entry of a checkpoint.
 const IFILE_INODE: std::ops::Range<usize> = 64..192;
@@ -100,4 +102,126 @@ fn a_snapshot_stays_and_the_plan_says_how_to_give_it_up() {
         }
     }
     assert!(kept > 0, "there is a snapshot with errors that stay");
+}
+
+/// How many errors a check finds in each checkpoint of the past.
+fn errors_of_past(image: &Image) -> BTreeMap<Cno, usize> {
+    let report = checked(&image.bytes).expect("it can be checked");
+    let mut errors = BTreeMap::new();
+    let past = report.errors().filter_map(|it| it.place.checkpoint);
+    past.filter(|cno| *cno < report.newest).for_each(|cno| *errors.entry(cno).or_default() += 1);
+    errors
+}
+
+/// The checkpoints of the past.
+fn past_of(image: &Image) -> BTreeSet<Cno> {
+    let (checkpoints, snapshots) = past(image);
+    checkpoints.into_iter().chain(snapshots).collect()
+}
+
+/// A repair of checkpoints of the past.
+struct Repaired {
+    given_up: BTreeSet<Cno>,
+    /// Checkpoints of which errors are left.
+    left: BTreeSet<Cno>,
+}
+
+/// Repairs a volume, and demands that no checkpoint has got errors by that.
+fn repaired(image: Image) -> Repaired {
+    let (before, past) = (errors_of_past(&image), past_of(&image));
+    let snapshots = image.snapshots();
+    let patient = Patient::new(image);
+    let plan = patient.plan();
+    plan.apply(&*patient.device, &mut |_| {}).unwrap();
+    let healed = Image::from(patient.bytes());
+    let after = errors_of_past(&healed);
+    for (cno, errors) in &after {
+        let had = before.get(cno).copied().unwrap_or_default();
+        assert!(
+            *errors <= had,
+            "checkpoint {cno}: {had} errors, then {errors}: {:?}",
+            plan.repairs
+        );
+    }
+    let left = past_of(&healed);
+    assert!(snapshots.iter().all(|cno| left.contains(cno)), "{:?}", plan.repairs);
+    let given_up = past.difference(&left).copied().collect();
+    Repaired { given_up, left: after.into_keys().collect() }
+}
+
+/// The errors of a checkpoint would be found in a snapshot next to it, which has the same blocks. A plan by
+/// which it went would be worse for the snapshot, and nothing else would be repaired either.
+#[test]
+fn a_checkpoint_whose_errors_stay_with_a_snapshot_is_kept_and_another_goes() {
+    let mut kept = 0;
+    for block_size in BLOCK_SIZES {
+        let sound = Image::by_linux(block_size);
+        let (past, snapshots) = past(&sound);
+        let (last, others) = past.split_last().expect("there is a past");
+        for (cno, snapshot) in
+            others.iter().flat_map(|cno| snapshots.iter().map(move |it| (cno, it)))
+        {
+            let broken = [*cno, *snapshot, *last];
+            let broken = broken
+                .iter()
+                .fold(sound.clone(), |image, cno| with_files_of_the_newest(&image, *cno));
+            let Repaired { given_up, left } = repaired(broken);
+            assert!(given_up.contains(last), "{cno}, {snapshot} and {last}: {given_up:?}");
+            kept += usize::from(left.contains(cno) && left.contains(snapshot));
+        }
+    }
+    assert!(kept > 2, "{kept} were kept");
+}
+
+/// A volume on which more checkpoints are snapshots.
+fn with_snapshots(sound: &Image, more: &[Cno]) -> Image {
+    let device = Arc::new(MemoryDevice::from(sound.bytes.clone()));
+    let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+    more.iter().for_each(|cno| fs.set_snapshot(*cno, true).unwrap());
+    fs.unmount().unwrap();
+    Image::from(device.snapshot())
+}
+
+/// Only so many checkpoints are tried, from the newest on, and no snapshot is one of them.
+#[test]
+fn broken_snapshots_keep_no_older_checkpoint_from_being_given_up() {
+    let sound = Image::by_linux(1024);
+    let (past, _) = past(&sound);
+    let (older, snapshots) = past.split_at(past.len() - 8);
+    let sound = with_snapshots(&sound, snapshots);
+    let broken = [&older[1..2], snapshots].concat();
+    let image = broken.iter().fold(sound, |image, cno| with_files_of_the_newest(&image, *cno));
+    let Repaired { given_up, left } = repaired(image);
+    assert_eq!(given_up, BTreeSet::from([older[1]]));
+    assert!(snapshots.iter().all(|cno| left.contains(cno)), "{left:?}");
+}
+
+#[test]
+fn a_damaged_file_costs_no_checkpoint() {
+    let mut left = 0;
+    for block_size in BLOCK_SIZES {
+        let sound = Image::by_linux(block_size);
+        let inodes = Palloc::new(sound.geometry().block_size, 128);
+        for ino in sound.names_in_root() {
+            let slot = inodes.entry(ino.0);
+            let place = slot.offset..slot.offset + 128;
+            let mut versions = sound.blocks_of(Ino::IFILE);
+            versions.retain(
+                |it| matches!(it.info, BlockInfo::Data { offset, .. } if offset.0 == slot.block.0),
+            );
+            let newest = versions.pop().expect("the file has an inode");
+            let inode = sound.block(newest.block)[place.clone()].to_vec();
+            for version in versions {
+                let mut image = sound.clone();
+                image.edit(version, |block| block[place.clone()].copy_from_slice(&inode));
+                if errors_of_past(&image).is_empty() {
+                    continue;
+                }
+                let repaired = repaired(image);
+                assert!(repaired.given_up.is_empty(), "inode {ino}: {:?}", repaired.given_up);
+                left += usize::from(!repaired.left.is_empty());
+            }
+        }
+    }
+    assert!(left > 10, "errors were left {left} times");
 }
