@@ -25,8 +25,12 @@ pub struct Program {
 /// What every user of a [`FileSystem`] may say of its mount, after a colon.
 pub const OPTIONS: [&str; 5] = ["noatime", "relatime", "strictatime", "discard", "nodiscard"];
 
+/// Says that a device has pages of 4 KiB.
+pub const SMALL_FLASH_PAGES: &str = "flash-page=4K";
+
 /// What may be said of the mount of ours alone.
-pub const OUR_OPTIONS: [&str; 1] = ["flash-page=4K"];
+pub const OUR_OPTIONS: [&str; 4] =
+    [SMALL_FLASH_PAGES, "verify=none", "verify=metadata", "verify=all"];
 
 /// What never changes about a file system.
 #[derive(Debug)]
@@ -415,6 +419,18 @@ mod tests {
         let ours = find(OURS, Path::new("/it's/nilfs")).unwrap();
         assert_eq!(ours.format("/dev/x"), r"'/it'\''s/nilfs' mkfs -f '/dev/x' >/dev/null");
         assert_eq!(ours.mount("/d", "/m", false), r"'/it'\''s/nilfs' mount -o pp=0 '/d' '/m'");
+    }
+
+    /// What checking blocks costs could not be compared.
+    #[test]
+    fn ours_is_mounted_with_each_way_of_checking_blocks() {
+        for verify in ["none", "metadata", "all"] {
+            let ours = find(&format!("nilfs:verify={verify}"), Path::new("/n")).unwrap();
+            assert_eq!(
+                ours.mount("/d", "/m", true),
+                format!("'/n' mount -o verify={verify} '/d' '/m'")
+            );
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 
-use crate::file_systems::{self, FileSystem, OUR_OPTIONS, OURS};
+use crate::file_systems::{self, FileSystem, OURS, SMALL_FLASH_PAGES};
 use crate::model::preset::{self, Preset};
 use crate::names::wrong;
 use crate::results::Clock;
@@ -341,8 +341,8 @@ fn in_modes(modes: Modes, found: FileSystem, device: &Preset) -> Vec<FileSystem>
             ["strictatime", "relatime", "noatime"].map(|mode| found.with(mode)).to_vec()
         }
         Modes::FlashPages if found.base_name() == OURS && device.has_pages_of(4 << 10) => {
-            let told = OUR_OPTIONS.map(|option| found.with(option));
-            std::iter::once(found).chain(told).collect()
+            let told = found.with(SMALL_FLASH_PAGES);
+            vec![found, told]
         }
         _ => vec![found],
     }
