@@ -57,6 +57,7 @@ impl Damage {
         };
         match thread::Builder::new().name("damage".to_owned()).spawn(walk) {
             Ok(walker) => state.walker = Some(walker),
+            // Without a thread, the number has to do: it is in the message.
             Err(_) => {
                 state.is_walking = false;
                 let untold = std::mem::take(&mut state.untold).into_values().flatten();

@@ -35,7 +35,8 @@ use crate::threads;
 
 /// Threads besides those that answer the kernel: for signals, for the end, for metrics, for
 /// checkpoints, for the cleaner, for the past, for retention, for scrubs, and one that writes to the
-/// device. And unmounting may take a process, fusermount3.
+/// device. And unmounting may take a process, fusermount3. Others are not counted, because what they do is
+/// done without them as well: workers, and those that tell the log of losses, and of damage by its path.
 const OTHER_THREADS: usize = 10;
 
 /// Serves the volume on `device` in `dir`, until it is unmounted or a signal says so. Calls
