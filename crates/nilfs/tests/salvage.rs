@@ -109,16 +109,21 @@ impl Broken {
         }
     }
 
-    /// The places of all blocks of a file that fit, the oldest first.
-    fn blocks(&self, ino: Ino, fits: impl Fn(&BlockInfo) -> bool) -> Vec<usize> {
+    /// All logs, the oldest first.
+    fn logs(&self) -> Vec<Log> {
         let device = Arc::new(MemoryDevice::from(self.bytes.clone()));
         let volume = nilfs_engine::Volume::open(device).unwrap();
         let segments = (0..volume.geometry().nsegments).map(SegNum);
         let mut logs: Vec<Log> = segments.flat_map(|it| volume.logs(it).unwrap()).collect();
         logs.sort_by_key(|log| (log.header.seq, log.start));
+        logs
+    }
+
+    /// The places of all blocks of a file that fit, the oldest first.
+    fn blocks(&self, ino: Ino, fits: impl Fn(&BlockInfo) -> bool) -> Vec<usize> {
         let mut found = Vec::new();
-        for log in logs {
-            let summary = log.header.summary_blocks(volume.geometry().block_size);
+        for log in self.logs() {
+            let summary = log.header.summary_blocks(self.superblock().geometry().block_size);
             let BlockNr(mut at) = log.start.plus(summary);
             for file in &log.files {
                 for info in &file.blocks {
@@ -446,6 +451,41 @@ fn a_link_that_has_lost_its_target_is_named_before_a_repair_and_after() {
         assert!(fsck.stdout.contains("link"), "{fsck:?}");
         volume.bytes = fs::read(volume.image()).unwrap();
     }
+}
+
+/// Of a summary that cannot be read, nothing was told of the blocks of its log, nor of any log after it in the
+/// segment: all of their files were unverified.
+#[test]
+fn a_damaged_summary_costs_no_other_log_its_checksums() {
+    let sound = Broken::new();
+    let logs = sound.logs();
+    let segment = |log: &Log| log.start.0 / 256;
+    let content_logs =
+        |all: &[Log]| all.iter().any(|log| log.files.iter().any(|it| it.ino.is_of_user()));
+    let mut tried = 0;
+    for (nth, log) in logs.iter().enumerate() {
+        let after: Vec<Log> =
+            logs[nth + 1..].iter().take_while(|it| segment(it) == segment(log)).cloned().collect();
+        if !content_logs(&after) || !content_logs(std::slice::from_ref(log)) {
+            continue;
+        }
+        tried += 1;
+        let mut volume = clone(&sound);
+        // A sequence number, which the checksum tells.
+        volume.bytes[log.start.0 as usize * BLOCK + 20] ^= 1;
+        volume.salvage(&[]).is_whole(ALL);
+        volume.damage(log.start.0 as usize * BLOCK);
+        let its_own: Vec<Ino> = log.files.iter().map(|it| it.ino).collect();
+        let salvaged = volume.salvage(&[]);
+        for (path, state) in salvaged.not_whole() {
+            assert!(
+                its_own.contains(&volume.inodes[path]),
+                "{path} is {state}, by log {}",
+                log.start
+            );
+        }
+    }
+    assert!(tried > 3, "{tried} logs");
 }
 
 /// Content that an fsync had written after the newest checkpoint was copied without a look at its checksums.

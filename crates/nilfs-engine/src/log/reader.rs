@@ -386,3 +386,19 @@ pub(crate) fn logs_of(store: &Store, segment: SegNum) -> Result<Vec<Log>> {
     }
     Ok(logs)
 }
+
+/// All logs of one use of a segment that can be read, also those after one that cannot. Where there is none,
+/// each block is looked at.
+pub(crate) fn logs_beyond_damage(store: &Store, segment: SegNum) -> Vec<Log> {
+    let geometry = store.geometry();
+    let (mut at, end) = (geometry.segment_start(segment), geometry.segment_end(segment));
+    let mut logs = Vec::<Log>::new();
+    while at < end {
+        let seq = logs.first().map(|log| log.header.seq);
+        let header = log_at(store, at).filter(|found| seq.is_none_or(|seq| seq == found.seq));
+        let log = header.and_then(|header| read(store, at, header).ok());
+        at = at.plus(log.as_ref().map_or(1, |log| log.header.nblocks.into()));
+        logs.extend(log);
+    }
+    logs
+}

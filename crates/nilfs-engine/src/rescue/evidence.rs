@@ -22,7 +22,17 @@ const MOST_SEGMENTS: usize = 64;
 /// The logs of a volume as they are on the device.
 pub struct Evidence {
     store: Store,
-    known: BTreeMap<SegNum, Vec<JudgedLog>>,
+    /// The corrected view.
+    view: Arc<Store>,
+    known: BTreeMap<SegNum, JudgedLogs>,
+}
+
+/// The logs of a segment, in the order in which they lie there.
+struct JudgedLogs {
+    logs: Vec<JudgedLog>,
+    /// Whether they are all that can be read, also those to which damage cuts the way, and those of which
+    /// the summary is corrected.
+    is_all: bool,
 }
 
 /// Parts of a file that are not known to be what was written, ascending.
@@ -45,7 +55,7 @@ impl Evidence {
     /// Evidence on a device, of a volume that may be a corrected view of it.
     pub(super) fn new(device: Arc<dyn Device>, volume: &Volume) -> Self {
         let store = Store::new(device, volume.geometry(), volume.store.seed(), Verify::None);
-        Self { store, known: BTreeMap::new() }
+        Self { store, view: Arc::clone(&volume.store), known: BTreeMap::new() }
     }
 
     /// Reads the content of a regular file, and judges it. Blocks that a sync log has are among them.
@@ -78,13 +88,13 @@ impl Evidence {
             self.known.clear();
         }
         let store = &self.store;
-        let logs = self.known.entry(segment).or_insert_with(|| logs_of(store, segment));
-        // Both are in the order in which they lie there.
-        let after = logs.partition_point(|log| log.blocks.start <= block);
-        let log = after.checked_sub(1).and_then(|nth| logs.get(nth));
-        let Some(log) = log.filter(|log| log.blocks.contains(&block)) else {
-            return Verdict::Unverified;
-        };
+        let known =
+            self.known.entry(segment).or_insert_with(|| JudgedLogs::on_chain(store, segment));
+        if known.with(block).is_none() && !known.is_all {
+            *known = JudgedLogs::all(store, &self.view, segment);
+        }
+        let Some(log) = known.with(block) else { return Verdict::Unverified };
+        // They are in the order in which they lie there.
         let nth = log.described.binary_search_by_key(&block, |it| it.block).ok();
         // What leads to the block may be damaged, and the block be that of another place, or an older version.
         let is_meant = |it: &&DescribedBlock| match it.info {
@@ -103,12 +113,36 @@ impl Evidence {
     }
 }
 
-/// The logs of a segment that can be read. Without its log, nothing can be told of a block.
-fn logs_of(store: &Store, segment: SegNum) -> Vec<JudgedLog> {
+impl JudgedLogs {
+    /// Finds the logs that follow one another from the beginning of the segment on.
+    fn on_chain(store: &Store, segment: SegNum) -> Self {
+        let logs = reader::logs_of(store, segment).unwrap_or_default();
+        Self { logs: judged(store, logs), is_all: false }
+    }
+
+    /// Finds all logs that can be read, and of others those that a corrected view has.
+    fn all(store: &Store, view: &Store, segment: SegNum) -> Self {
+        let mut logs = judged(store, reader::logs_beyond_damage(store, segment));
+        let corrected = judged(view, reader::logs_beyond_damage(view, segment));
+        let is_known = |it: &JudgedLog| logs.iter().any(|log| log.blocks.start == it.blocks.start);
+        logs.extend(corrected.into_iter().filter(|it| !is_known(it)).collect::<Vec<_>>());
+        logs.sort_by_key(|log| log.blocks.start);
+        Self { logs, is_all: true }
+    }
+
+    /// The log that has a block. Without it, nothing can be told of the block.
+    fn with(&self, block: BlockNr) -> Option<&JudgedLog> {
+        let after = self.logs.partition_point(|log| log.blocks.start <= block);
+        let log = self.logs.get(after.checked_sub(1)?)?;
+        log.blocks.contains(&block).then_some(log)
+    }
+}
+
+fn judged(store: &Store, logs: Vec<reader::Log>) -> Vec<JudgedLog> {
     let judged = |log: reader::Log| JudgedLog {
         blocks: log.start..log.start.plus(log.header.nblocks.into()),
         proof: log.proof(store).unwrap_or(Proof::Missing),
         described: log.blocks(store.block_size()).collect(),
     };
-    reader::logs_of(store, segment).unwrap_or_default().into_iter().map(judged).collect()
+    logs.into_iter().map(judged).collect()
 }
