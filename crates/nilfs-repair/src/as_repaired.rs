@@ -1,6 +1,7 @@
 //! A broken volume as a repair would leave it, to be read: the plan is laid over the device, in memory, and
 //! nothing is written.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nilfs_check::Options;
@@ -9,7 +10,7 @@ use nilfs_engine::rescue::Rescue;
 use nilfs_engine::{Cno, Ino, Tree};
 
 use crate::progress::Observer;
-use crate::{Plan, Repair, Risk, Settings, plan_observed};
+use crate::{Loss, Plan, Repair, Risk, Settings, plan_observed};
 
 /// Paths of files that a loss names; of more, it has the number.
 const MOST_NAMED: usize = 8;
@@ -42,26 +43,48 @@ impl AsRepaired {
         Self { device: view, plan: Some(plan) }
     }
 
-    /// Returns the repairs by which something is lost of a checkpoint that the device shows, with the paths
-    /// that the files have there; and how many more repairs there are by which something is lost.
+    /// Returns what is lost of a checkpoint that the device shows.
     #[must_use]
-    pub fn losses(&self, shown: &Tree) -> (Vec<Repair>, u64) {
-        let Some(plan) = &self.plan else { return (Vec::new(), 0) };
+    pub fn losses(&self, shown: &Tree) -> Losses {
+        let Some(plan) = &self.plan else { return Losses::default() };
         let is_loss =
             |it: &&Repair| it.risk == Risk::Loses && it.concerned.life.contains(&shown.cno());
-        let mut losses: Vec<Repair> = plan.repairs.iter().filter(is_loss).cloned().collect();
-        let files = losses.iter().flat_map(|it| it.concerned.files.iter().copied());
-        let paths = shown.paths(files.filter(|ino| ino.is_of_user()).collect());
+        let losing = plan.repairs.iter().filter(is_loss).cloned();
+        let (adopted, mut repairs): (Vec<Repair>, Vec<Repair>) =
+            losing.partition(|it| it.concerned.loss == Loss::Names);
+        let files = |repairs: &[Repair]| -> BTreeSet<Ino> {
+            repairs.iter().flat_map(|it| it.concerned.files.iter().copied()).collect()
+        };
+        let damaged = files(&repairs);
+        let adopted = &files(&adopted) - &damaged;
+        let wanted = damaged.into_iter().filter(|ino| ino.is_of_user());
+        let paths = shown.paths(wanted.chain(adopted.iter().copied()).collect());
         let path_of = |ino: &Ino| match &paths.get(ino)?[..] {
             b"" => Some("/".to_owned()),
             path => Some(String::from_utf8_lossy(path).into_owned()),
         };
-        for loss in &mut losses {
+        for loss in &mut repairs {
             let named = loss.concerned.files.iter().filter_map(path_of);
             loss.concerned.paths = named.take(MOST_NAMED).collect();
         }
-        (losses, plan.omitted.get(&Risk::Loses).copied().unwrap_or_default())
+        // In an older checkpoint they may have the names that are lost.
+        let is_adopted = |(ino, path): &(Ino, String)| path.ends_with(&format!("/#{ino}"));
+        let adopted = adopted.iter().filter_map(|ino| Some((*ino, path_of(ino)?)));
+        let adopted = adopted.filter(is_adopted).map(|(_, path)| path).collect();
+        let omitted = plan.omitted.get(&Risk::Loses).copied().unwrap_or_default();
+        Losses { repairs, omitted, adopted }
     }
+}
+
+/// Losses of a checkpoint that is shown as a repair would leave it.
+#[derive(Debug, Clone, Default)]
+pub struct Losses {
+    /// The repairs by which something is lost, with the paths of the files.
+    pub repairs: Vec<Repair>,
+    /// How many more there are.
+    pub omitted: u64,
+    /// The paths of files that have lost nothing but their names: those that they have now.
+    pub adopted: Vec<String>,
 }
 
 /// The newest checkpoint that can be read.

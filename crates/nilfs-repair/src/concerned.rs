@@ -9,6 +9,8 @@ use nilfs_ondisk::{Cno, Ino};
 /// The part of a file that a repair gives up or guesses, if something is lost by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Loss {
+    /// Its names: it is in lost+found. All else of it is there.
+    Names,
     /// Names of it, its attributes, or where it ends. All content that it had is there.
     Attributes,
     /// A later version: the file stays as it was before.

@@ -61,7 +61,7 @@ use thiserror::Error;
 use crate::draft::Draft;
 use crate::paths::Paths;
 
-pub use as_repaired::AsRepaired;
+pub use as_repaired::{AsRepaired, Losses};
 pub use concerned::{Concerned, Loss};
 pub use progress::{Observer, Task};
 pub use undo::{UndoDevice, UndoError, apply_undo};

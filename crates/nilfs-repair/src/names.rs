@@ -88,7 +88,7 @@ impl Nameless {
             fs.adopt(ino, &directory.0, format!("#{ino}").as_bytes())?;
             let action = format!("put it into {}, as #{ino}", directory.1);
             let fault = "no name leads to it".to_owned();
-            repairs.push(repair(ino, fault, action, Some(Loss::Attributes)));
+            repairs.push(repair(ino, fault, action, Some(Loss::Names)));
         }
         for ino in &self.deleted {
             if fs.delete_nameless(*ino)? {

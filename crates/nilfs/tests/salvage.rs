@@ -675,12 +675,45 @@ fn a_rescue_mount_shows_what_is_not_damaged() {
         said.lines().collect::<Vec<_>>().split_last().map(|it| (*it.0, it.1.to_vec())).unwrap();
     assert!(losses.iter().all(|it| it.contains("broken.img: lost, or older: ")), "{said}");
     assert!(losses.iter().any(|it| it.contains(": two: ")), "{said}");
-    assert!(losses.len() == 10 && last.contains(" more losses of that kind; nilfs fsck"), "{said}");
+    assert!(last.contains(": not lost: no name leads to "), "{said}");
     drop(mount);
     let (mount, _) = volume.rescue(",cp=3");
     assert!(fs::read(mount.0.join("one/large")).unwrap() == volume.versions["one/large"][1]);
     drop(mount);
     assert_eq!(fs::read(volume.image()).unwrap(), volume.bytes, "nothing is written");
+}
+
+/// Each file that came into lost+found was a loss: ten of them were named, and a damaged file was not.
+#[test]
+fn a_rescue_mount_tells_what_is_lost_before_what_is_in_lost_and_found() {
+    let mut volume = Broken::new();
+    volume.go_on();
+    let is_data = |info: &BlockInfo| matches!(info, BlockInfo::Data { .. });
+    for block in volume.blocks(volume.inodes["two"], is_data) {
+        volume.damage(block);
+    }
+    let not_lost = |said: &str| {
+        let (_, count) = said.split_once(": not lost: no name leads to ").unwrap();
+        count.split_once(" files or directories, which are in lost+found\n").unwrap().0.parse().ok()
+    };
+    let lines = |said: &str| said.lines().map(ToOwned::to_owned).collect::<Vec<_>>();
+    let (mount, said) = volume.rescue("");
+    let adopted = fs::read_dir(mount.0.join("lost+found")).unwrap().count();
+    assert!(adopted > 10 && not_lost(&said) == Some(adopted), "{said}");
+    let all = lines(&said);
+    assert!(all[0].contains(": two: ") && all.len() < 10 && !said.contains('#'), "{said}");
+    drop(mount);
+    // Inodes of which nothing older is left, but for those of the directories.
+    let is_later =
+        |info: &BlockInfo| matches!(info, BlockInfo::Data { offset, .. } if offset.0 > 8);
+    for block in volume.blocks(Ino::IFILE, is_later) {
+        volume.damage(block);
+    }
+    let (_mount, said) = volume.rescue("");
+    let all = lines(&said);
+    assert!(all.len() == 12 && all[10].contains(" more losses of that kind; nilfs fsck"), "{said}");
+    // They have lost their permissions as well.
+    assert!(not_lost(&said).unwrap() < adopted, "{said}");
 }
 
 #[test]

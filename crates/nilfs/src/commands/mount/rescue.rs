@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use nilfs_engine::ReadOnlyVolume;
-use nilfs_repair::AsRepaired;
+use nilfs_repair::{AsRepaired, Losses};
 
 use crate::output::printable;
 
@@ -11,10 +11,10 @@ use crate::output::printable;
 const SAID: usize = 10;
 
 /// Returns what is lost, or older, in what a mount shows of the volume on a device, in the words of fsck,
-/// which would leave it so.
+/// which would leave it so; and where the files are that have lost nothing but their names.
 pub fn losses(repaired: &AsRepaired, volume: &ReadOnlyVolume, device: &Path) -> Vec<String> {
     let device = device.display();
-    let (repairs, omitted) = repaired.losses(volume.shown());
+    let Losses { repairs, omitted, adopted } = repaired.losses(volume.shown());
     let in_words =
         |text: String| format!("{device}: lost, or older: {}", printable(text.as_bytes()));
     let mut said: Vec<String> =
@@ -31,6 +31,13 @@ pub fn losses(repaired: &AsRepaired, volume: &ReadOnlyVolume, device: &Path) -> 
              after checkpoint {} is not shown",
             volume.shown().cno()
         )
+    }));
+    said.extend(adopted.first().and_then(|path| path.rsplit_once('/')).map(|(dir, _)| {
+        let files = match adopted.len() {
+            1 => "1 file or directory, which is".to_owned(),
+            count => format!("{count} files or directories, which are"),
+        };
+        format!("{device}: not lost: no name leads to {files} in {}", printable(dir.as_bytes()))
     }));
     said
 }

@@ -599,7 +599,9 @@ impl Salvager {
 fn fate_by((loss, why): &(Loss, String), found: &Found) -> Fate {
     match loss {
         Loss::Version => Fate::older(&found.source.tree),
-        Loss::Attributes | Loss::Content => Fate::Damaged { parts: Vec::new(), why: why.clone() },
+        Loss::Names | Loss::Attributes | Loss::Content => {
+            Fate::Damaged { parts: Vec::new(), why: why.clone() }
+        }
     }
 }
 
