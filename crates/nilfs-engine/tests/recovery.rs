@@ -7,13 +7,16 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use common::{check, content, make, mount, pattern, volume};
+use common::{check, content, logs, make, mount, parameters, pattern, volume};
 use nilfs_device::{Device, Event, FaultyDevice, IoSlice, MemoryDevice, RecordingDevice};
+use nilfs_engine::mkfs::{Parameters, format};
 use nilfs_engine::{
-    Attr, Clock, Cno, Error, Files, Filesystem, InodeRef, MountOptions, Order, ReadOnlyOptions,
-    ReadOnlyVolume, Timestamp, Volume as Opened,
+    Attr, Clock, Cno, Error, Files, Filesystem, InodeRef, Log, MountOptions, Order,
+    ReadOnlyOptions, ReadOnlyVolume, Timestamp, Volume as Opened,
 };
 use nilfs_ondisk::SegNum;
+use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
+use nilfs_ondisk::summary::SR;
 
 const BLOCK: usize = 1024;
 const BLOCKS: usize = 4;
@@ -189,6 +192,47 @@ fn a_bit_in_the_newest_checkpoint_is_no_step_into_the_past() {
             assert!(places.contains(&start), "{what}: {places:?}");
         }
     }
+}
+
+/// A mount refused the volume, and fsck found nothing to repair, if a bit was wrong in the super root of an
+/// older checkpoint of which the log filled a segment: what came after it was not looked for in the next one.
+#[test]
+fn a_bit_in_a_super_root_that_ends_with_its_segment_hides_no_later_checkpoint() {
+    let mut tried = 0;
+    for files in 1..40 {
+        let device = Arc::new(MemoryDevice::new(4 << 20));
+        let shape = Parameters { blocks_per_segment: 16, ..parameters(BLOCK as u64) };
+        format(&*device, &shape).unwrap();
+        let mut older = *open(&device).superblock();
+        older.raw_mut().s_state.set(0);
+        let fs = mount(&device);
+        let root = fs.root().unwrap().inode;
+        for nth in 0..files {
+            make(&fs, &root, &nth.to_string());
+        }
+        fs.sync().unwrap();
+        for name in ["later", "last"] {
+            make(&fs, &root, name);
+            fs.sync().unwrap();
+        }
+        let newest = open(&device).last_log();
+        let fills = |log: &&Log| log.header.has(SR) && log.header.nblocks == 16;
+        let logs = logs(&device);
+        for log in logs.iter().filter(fills).filter(|log| log.start != newest.block) {
+            tried += 1;
+            let damaged = copy_of(&device);
+            // They are not written with each checkpoint.
+            for at in [PRIMARY_SUPERBLOCK, secondary_superblock(device.size()).unwrap()] {
+                damaged.write_at(at, &[IoSlice::new(&older.encode())]).unwrap();
+            }
+            let at = (log.start.0 + 15) * BLOCK as u64 + 37;
+            let mut byte = [0];
+            damaged.read_at(at, &mut byte).unwrap();
+            damaged.write_at(at, &[IoSlice::new(&[byte[0] ^ 8])]).unwrap();
+            assert_eq!(open(&damaged).last_log(), newest, "{files} files, log {}", log.start);
+        }
+    }
+    assert!(tried > 0, "no log fills its segment");
 }
 
 /// How long a log is stands in its summary, so the next one must be found without that.

@@ -51,19 +51,34 @@ fn stands(store: &Store, run: &[ChainedLog], nth: usize) -> Result<bool> {
 /// What is older than the newest checkpoint, `cno`, says nothing: who wrote that knew of the gap. And
 /// what cannot be read is no log.
 pub(super) fn witnesses(store: &Store, gap: &Gap, cno: Cno) -> Option<Beyond> {
+    let run_from = |first: BlockNr, seq: Seq| -> Vec<ChainedLog> {
+        let mut chain = Chain::from(store, first, seq).skimming();
+        std::iter::from_fn(|| chain.next().ok().flatten()).collect()
+    };
+    let vouch = |run: &[ChainedLog]| {
+        let mut numbered = run.iter().enumerate();
+        numbered.any(|(nth, log)| vouches_for_all_before(store, log, nth, cno))
+    };
     let mut search = Search::after(store, gap);
     while let Some(first) = search.next() {
-        let mut chain = Chain::from(store, first, gap.seq).skimming();
-        let run: Vec<ChainedLog> = std::iter::from_fn(|| chain.next().ok().flatten()).collect();
-        let mut numbered = run.iter().enumerate();
-        if numbered.any(|(nth, log)| vouches_for_all_before(store, log, nth, cno)) {
+        let run = run_from(first, gap.seq);
+        if vouch(&run) {
             return Some(Beyond { gap: *gap, logs: run });
         }
         let segment = store.geometry().segment_of(gap.at);
         let last = run.iter().rfind(|log| log.segment == segment);
         search.go_on_at(last.map_or(first.plus(1), ChainedLog::end));
     }
-    None
+    let run = run_from(next_segment(store, gap)?, gap.seq.plus(1));
+    vouch(&run).then_some(Beyond { gap: *gap, logs: run })
+}
+
+/// The first block of the segment in which the chain goes on after the one of a gap, if the log in the gap has
+/// a summary that tells.
+fn next_segment(store: &Store, gap: &Gap) -> Option<BlockNr> {
+    let header = reader::log_at(store, gap.at).filter(|header| header.seq == gap.seq)?;
+    let log = ChainedLog::new(store.geometry(), gap.at, header, LogKind::Part, false);
+    Some(store.geometry().segment_start(log.next?))
 }
 
 /// Whether a log, the `nth` of a run, says that everything before the run was durable.
