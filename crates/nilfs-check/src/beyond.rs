@@ -27,16 +27,40 @@ pub(crate) fn witnesses<'v, 'd>(
     let is_strange = is_strange(volume, reader, gap);
     let mut at = gap.block;
     while let Some(first) = next_log(volume, reader, at, gap.seq, is_strange) {
-        let mut chain = Chain::new(volume, reader, first, gap.seq, SegNum(0));
-        let run: Vec<Link> = std::iter::from_fn(|| chain.next()).collect();
-        let mut numbered = run.iter().enumerate();
-        if numbered.any(|(nth, log)| vouches_for_all_before(volume, reader, log, nth, newest)) {
+        let run = run_from(volume, reader, first, gap.seq);
+        if vouch(volume, reader, &run, newest) {
             return Some(run);
         }
         let in_segment = |link: &&Link| volume.geometry.segment_of(link.block) == segment;
         at = run.iter().rfind(in_segment).map_or(first, Link::end);
     }
-    None
+    // A log that fills its segment has all later ones in the next.
+    let header = summarized(reader, gap.block, gap.seq).ok()?;
+    let next = Some(header.next).filter(|next| volume.geometry.has_block(*next))?;
+    let run = run_from(volume, reader, next, gap.seq.plus(1));
+    vouch(volume, reader, &run, newest).then_some(run)
+}
+
+/// Logs from one on, as far as they follow one another.
+fn run_from<'v, 'd>(
+    volume: &'v Volume<'d>,
+    reader: &mut LogReader<'v, 'd>,
+    first: BlockNr,
+    seq: Seq,
+) -> Vec<Link> {
+    let mut chain = Chain::new(volume, reader, first, seq, SegNum(0));
+    std::iter::from_fn(|| chain.next()).collect()
+}
+
+/// Whether one of the logs of a run says that everything before the run was durable.
+fn vouch<'v, 'd>(
+    volume: &'v Volume<'d>,
+    reader: &mut LogReader<'v, 'd>,
+    run: &[Link],
+    newest: Cno,
+) -> bool {
+    let mut numbered = run.iter().enumerate();
+    numbered.any(|(nth, log)| vouches_for_all_before(volume, reader, log, nth, newest))
 }
 
 /// The header of a log whose summary is right.

@@ -230,6 +230,8 @@ fn a_bit_in_a_super_root_that_ends_with_its_segment_hides_no_later_checkpoint() 
             damaged.read_at(at, &mut byte).unwrap();
             damaged.write_at(at, &[IoSlice::new(&[byte[0] ^ 8])]).unwrap();
             assert_eq!(open(&damaged).last_log(), newest, "{files} files, log {}", log.start);
+            let report = nilfs_check::check(&*damaged, &Default::default()).unwrap();
+            assert_eq!(report.newest, newest.cno, "{report}");
         }
     }
     assert!(tried > 0, "no log fills its segment");
