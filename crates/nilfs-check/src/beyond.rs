@@ -2,6 +2,8 @@
 //! cut takes what was not durable. But if a later log says that everything before it was durable, the
 //! missing one was damaged, and a mount refuses the volume. It must not know what records change.
 
+use std::ops::Range;
+
 use nilfs_ondisk::summary::{self, LogHeader, SR};
 use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
 
@@ -9,8 +11,8 @@ use crate::log::{LogFault, LogReader};
 use crate::recovery::{Chain, Gap, Link, header_of, super_root_of};
 use crate::volume::Volume;
 
-/// Bytes without a log after which a mount looks no further in a segment, if nothing is strange.
-const SEARCHED: u64 = 80 << 10;
+/// Bytes after a gap that a mount reads to see whether anything was written there.
+const NEAR: u64 = 80 << 10;
 
 /// Bytes of a log at the end of the chain that a mount reads to see whether it was torn.
 const LONGEST_TORN: u64 = 1 << 20;
@@ -24,15 +26,15 @@ pub(crate) fn witnesses<'v, 'd>(
     newest: Cno,
 ) -> Option<Vec<Link>> {
     let segment = volume.geometry.segment_of(gap.block);
-    let is_strange = is_strange(volume, reader, gap);
-    let mut at = gap.block;
-    while let Some(first) = next_log(volume, reader, at, gap.seq, is_strange) {
+    let end = volume.geometry.segment_end(segment);
+    let mut at = if is_unwritten(volume, reader, gap) { end } else { gap.block.plus(1) };
+    while let Some(first) = next_log(reader, at..end, gap.seq) {
         let run = run_from(volume, reader, first, gap.seq);
         if vouch(volume, reader, &run, newest) {
             return Some(run);
         }
         let in_segment = |link: &&Link| volume.geometry.segment_of(link.block) == segment;
-        at = run.iter().rfind(in_segment).map_or(first, Link::end);
+        at = run.iter().rfind(in_segment).map_or(first.plus(1), Link::end);
     }
     // A log that fills its segment has all later ones in the next.
     let header = summarized(reader, gap.block, gap.seq).ok()?;
@@ -106,38 +108,19 @@ pub(crate) fn lacks_a_bit<'v, 'd>(
         && summary::lacks_a_bit(&log, geometry.block_size, geometry.blocks_per_segment, volume.seed)
 }
 
-/// Blocks after a gap that are searched in any case.
-fn searched(volume: &Volume<'_>, at: BlockNr) -> BlockNr {
-    let geometry = &volume.geometry;
-    let end = geometry.segment_end(geometry.segment_of(at));
-    at.plus(SEARCHED / geometry.block_size.bytes64()).min(end)
+/// Whether nothing lies in a gap, nor anywhere after that where a mount looks.
+fn is_unwritten<'v, 'd>(volume: &'v Volume<'d>, reader: &mut LogReader<'v, 'd>, gap: &Gap) -> bool {
+    let (geometry, size) = (&volume.geometry, volume.geometry.block_size.bytes64());
+    let end = geometry.segment_end(geometry.segment_of(gap.block));
+    let near = (gap.block.0..gap.block.plus(NEAR / size).0).map(BlockNr);
+    let further = (0..u64::BITS).map_while(|nth| (NEAR / size).checked_shl(nth));
+    let further = further.map(|distance| BlockNr(gap.block.0.saturating_add(distance)));
+    let mut blocks = near.chain(further).take_while(|at| *at < end);
+    blocks.all(|at| reader.block(at).is_ok_and(|block| block.iter().all(|byte| *byte == 0)))
 }
 
-/// Whether a log of this use of the segment was begun in a gap: the device cannot read it, or it lacks no
-/// more than a bit, or is missing where what follows it is there.
-fn is_strange<'v, 'd>(volume: &'v Volume<'d>, reader: &mut LogReader<'v, 'd>, gap: &Gap) -> bool {
-    let Ok(first) = reader.block(gap.block) else { return true };
-    if first.iter().any(|byte| *byte != 0) {
-        return summary::resembles(first, gap.seq);
-    }
-    let mut rest = (gap.block.0 + 1..searched(volume, gap.block).0).map(BlockNr);
-    rest.any(|at| reader.block(at).is_ok_and(|block| block.iter().any(|byte| *byte != 0)))
-}
-
-/// The next log of a use of a segment after a block that none begins with, if it is not far or all of the
-/// segment is searched.
-fn next_log<'v, 'd>(
-    volume: &'v Volume<'d>,
-    reader: &mut LogReader<'v, 'd>,
-    gap: BlockNr,
-    seq: Seq,
-    all: bool,
-) -> Option<BlockNr> {
-    let geometry = &volume.geometry;
-    let end = match all {
-        true => geometry.segment_end(geometry.segment_of(gap)),
-        false => searched(volume, gap),
-    };
-    let mut blocks = (gap.0 + 1..end.0).map(BlockNr);
+/// The first log of a use of a segment among blocks.
+fn next_log(reader: &mut LogReader<'_, '_>, blocks: Range<BlockNr>, seq: Seq) -> Option<BlockNr> {
+    let mut blocks = (blocks.start.0..blocks.end.0).map(BlockNr);
     blocks.find(|&at| summarized(reader, at, seq).is_ok())
 }

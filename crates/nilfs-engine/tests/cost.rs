@@ -429,7 +429,7 @@ fn a_mount_after_a_crash_reads_the_content_of_one_sync_log() {
         fs.sync_file(&file).unwrap();
     }
     let (again, read) = mount_counting(device.below().snapshot());
-    assert!(read < 3 * MIB as u64 / 2, "read {read} bytes of 12 MiB");
+    assert!(read < 7 * MIB as u64 / 4, "read {read} bytes of 12 MiB");
     assert!(content_of(&again, "file") == content(&fs, &file));
     again.unmount().unwrap();
     fs.unmount().unwrap();
@@ -454,7 +454,7 @@ fn a_mount_after_a_crash_reads_little_of_what_was_synced_at_once() {
 }
 
 /// After the last log, and at the start of the next segment, one region of the device is looked
-/// through for logs beyond one that is damaged.
+/// through for logs beyond one that is damaged, and some blocks further away, if nothing is there.
 #[test]
 fn a_mount_after_a_crash_looks_for_later_logs_in_two_regions() {
     const REGION: u64 = 64 << 10;
@@ -472,7 +472,7 @@ fn a_mount_after_a_crash_looks_for_later_logs_in_two_regions() {
     };
     let (after_crash, cleanly) = read_after(0);
     // It also reads the newest log to its end, and has a checkpoint to make.
-    assert!(after_crash <= cleanly + 4 * REGION, "{after_crash}, and {cleanly} of a clean volume");
+    assert!(after_crash <= cleanly + 5 * REGION, "{after_crash}, and {cleanly} of a clean volume");
     let (after_syncs, _) = read_after(20);
     let logs = 20 * 2 * BLOCK as u64;
     assert!(after_syncs <= after_crash + 2 * logs, "{after_syncs}, {after_crash} without syncs");

@@ -10,9 +10,12 @@ use crate::log::chain::{Chain, ChainedLog, Gap};
 use crate::log::reader::{self, LogKind};
 use crate::store::Store;
 
-/// Bytes without a log after which no more is looked for in a segment, if nothing is strange: a mount after
-/// a crash has to read them. They are 64 KiB that a device may lose together, and a log of an fsync.
-const SEARCHED: u64 = 80 << 10;
+/// Bytes after a gap that are all read to see whether anything was written there: 64 KiB that a device may lose
+/// together, and a log of an fsync.
+const NEAR: u64 = 80 << 10;
+
+/// Bytes that are read at a time of the rest of the segment.
+const PIECE: u64 = 1 << 20;
 
 /// Bytes of a log at the end of the chain that are read to see whether it was torn. Longer logs are not
 /// those of an fsync.
@@ -67,7 +70,7 @@ pub(super) fn witnesses(store: &Store, gap: &Gap, cno: Cno) -> Option<Beyond> {
         }
         let segment = store.geometry().segment_of(gap.at);
         let last = run.iter().rfind(|log| log.segment == segment);
-        search.go_on_at(last.map_or(first.plus(1), ChainedLog::end));
+        search.at = last.map_or(first.plus(1), ChainedLog::end);
     }
     let run = run_from(next_segment(store, gap)?, gap.seq.plus(1));
     vouch(&run).then_some(Beyond { gap: *gap, logs: run })
@@ -115,57 +118,47 @@ pub(super) fn lacks_a_bit(store: &Store, gap: &Gap) -> bool {
 struct Search<'a> {
     store: &'a Store,
     seq: Seq,
-    /// The block that is looked at next, the one with which the search ends, and the end of the segment.
+    /// The block that is looked at next, and the end of the segment.
     at: BlockNr,
-    until: BlockNr,
     end: BlockNr,
     /// Blocks that have been read ahead, and the first of them.
     read: (BlockNr, Vec<u8>),
 }
 
 impl<'a> Search<'a> {
-    /// A search after a gap. It goes on to the end of the segment if there is something strange about the
-    /// gap; a log that was torn there in a power cut costs the same.
+    /// A search after a gap, through all of the segment unless nothing was written there.
     fn after(store: &'a Store, gap: &Gap) -> Self {
         let geometry = store.geometry();
         let end = geometry.segment_end(geometry.segment_of(gap.at));
-        let (store, seq, at, read) = (store, gap.seq, gap.at, (gap.at, Vec::new()));
-        let mut search = Self { store, seq, at, until: at, end, read };
-        search.go_on_at(at);
-        if search.is_strange() {
-            search.until = end;
-        }
-        search.at = at.plus(1);
+        let mut search = Self { store, seq: gap.seq, at: gap.at, end, read: (gap.at, Vec::new()) };
+        search.at = if search.is_unwritten() { end } else { gap.at.plus(1) };
         search
     }
 
-    /// Goes on at a block, not so far as before if it has not been strange.
-    fn go_on_at(&mut self, at: BlockNr) {
-        self.at = at;
-        let searched = SEARCHED / self.store.block_size().bytes64();
-        self.until = self.until.max(at.plus(searched).min(self.end));
-    }
-
-    /// Whether a log of this use was begun where the search begins: the device cannot read it, or it lacks
-    /// no more than a bit, or is missing where what follows it is there.
-    fn is_strange(&mut self) -> bool {
-        let seq = self.seq;
-        let Some(first) = self.block(self.at) else { return true };
+    /// Whether nothing lies where the search begins, nor anywhere after that where it looks: further and
+    /// further away, because a mount after a crash should not have to read all of a segment that is empty.
+    fn is_unwritten(&mut self) -> bool {
         let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
-        match is_zero(first) {
-            true => !is_zero(&self.read.1),
-            false => summary::resembles(first, seq),
-        }
+        let (gap, end) = (self.at, self.end);
+        let size = self.store.block_size().bytes64();
+        let near = gap.0..gap.plus(NEAR / size).min(end).0;
+        let further = (0..u64::BITS).map_while(|nth| (NEAR / size).checked_shl(nth));
+        let further = further.map(|distance| gap.0.saturating_add(distance));
+        let mut blocks = near.chain(further).map(BlockNr).take_while(|at| *at < end);
+        blocks.all(|at| {
+            let ahead = if at.0 < gap.0 + NEAR / size { NEAR } else { size };
+            self.block(at, ahead).is_some_and(is_zero)
+        })
     }
 
-    /// The content of a block, if the device can read it.
-    fn block(&mut self, at: BlockNr) -> Option<&[u8]> {
+    /// The content of a block, if the device can read it, which is asked for so many bytes from there on.
+    fn block(&mut self, at: BlockNr, ahead: u64) -> Option<&[u8]> {
         let size = self.store.block_size().bytes();
         let place = |first: BlockNr| (at.0 - first.0) as usize * size;
         let is_read = at >= self.read.0 && place(self.read.0) < self.read.1.len();
         if !is_read {
             let left = (self.end.0 - at.0).saturating_mul(size as u64);
-            let mut piece = vec![0; left.min(SEARCHED) as usize];
+            let mut piece = vec![0; left.min(ahead) as usize];
             if self.store.read_run(at, &mut piece).is_err() {
                 piece.truncate(size);
                 self.store.read_run(at, &mut piece).ok()?;
@@ -177,11 +170,12 @@ impl<'a> Search<'a> {
 
     /// The next log.
     fn next(&mut self) -> Option<BlockNr> {
-        while self.at < self.until {
+        while self.at < self.end {
             let at = self.at;
             self.at = at.plus(1);
             let (store, seq) = (self.store, self.seq);
-            let header = self.block(at).and_then(|block| reader::parse_header(store, at, block));
+            let header =
+                self.block(at, PIECE).and_then(|block| reader::parse_header(store, at, block));
             if header.is_some_and(|header| header.seq == seq)
                 && matches!(reader::skimmed(store, at, seq), Ok(Some(_)))
             {
