@@ -72,7 +72,7 @@ pub(crate) struct Base {
     pub(crate) clean_segments: u64,
     /// Segments that the log has left since the checkpoint, which does not know that they are in use.
     pub(crate) left: Vec<SegNum>,
-    /// Copies of the summaries of the latest logs since the checkpoint.
+    /// Copies of the summaries of the latest logs, those of the checkpoint among them.
     pub(crate) copies: Vec<Arc<[u8]>>,
     /// Changes that the next checkpoint has to contain: numbers that sync logs have taken.
     pub(crate) dat_edit: DatEdit,
@@ -670,7 +670,7 @@ impl LaidOut {
         let last = self.plan.logs.last().expect("a checkpoint has a log with a super root");
         let last_log = LogCursor { block: last.start, seq: last.seq, cno: self.cno };
         let metadata = metadata(&self.plan, &payload);
-        let base = Base {
+        let mut base = Base {
             tree: Arc::new(decided.tree),
             dat_edit: self.dat.restart(&dat),
             dat,
@@ -683,6 +683,7 @@ impl LaidOut {
             copies: Vec::new(),
             sufile_edit: sufile,
         };
+        base.keep_copies(&logs, &store.geometry());
         let effects = Effects {
             cno: base.tree.cno,
             inodes: decided.inodes,

@@ -389,11 +389,13 @@ pub struct RecoveryPlan {
     pub lost: Vec<Log>,
     /// Why they cannot.
     pub why: Option<Error>,
+    /// Where the first of those should be that cannot, if a log is missing there.
+    pub stops_at: Option<BlockNr>,
 }
 
 /// Reads the logs once more, to be shown.
 pub(crate) fn plan(store: &Store, found: &LogScan, recovered: RollForward) -> Result<RecoveryPlan> {
-    let RollForward { logs, fault: why, cut_off, .. } = recovered;
+    let RollForward { logs, fault: why, cut_off, stops_at, .. } = recovered;
     let end = logs.last().map(|log| log.start);
     let (mut applied, mut lost) = (Vec::new(), Vec::new());
     let mut is_lost = end.is_none();
@@ -412,7 +414,7 @@ pub(crate) fn plan(store: &Store, found: &LogScan, recovered: RollForward) -> Re
     if why.is_none() {
         lost.clear();
     }
-    Ok(RecoveryPlan { applied, lost, why })
+    Ok(RecoveryPlan { applied, lost, why, stops_at })
 }
 
 /// Sync logs, as far as they have been gone through.

@@ -299,6 +299,12 @@ impl Volume {
         reader::logs_of(&self.store, segment)
     }
 
+    /// All logs of a segment in its present use that can be read, also those after one that cannot.
+    #[must_use]
+    pub fn logs_beyond_damage(&self, segment: SegNum) -> Vec<Log> {
+        reader::logs_beyond_damage(&self.store, segment)
+    }
+
     /// The files of a checkpoint; of the newest one if `cno` is `None`. What sync logs have made
     /// durable since, on a volume that was not closed cleanly, is not there; see
     /// [`Volume::recovered_tree`].

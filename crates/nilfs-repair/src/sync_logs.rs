@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use nilfs_device::{Device, IoSlice};
 use nilfs_engine::{Log, RecoveryPlan, Verify, Volume};
-use nilfs_ondisk::{BlockNr, Ino, SummaryCopy};
+use nilfs_ondisk::summary::LogHeader;
+use nilfs_ondisk::{BlockNr, Ino};
 
 use crate::draft::{Draft, Made};
 use crate::{Risk, superblocks};
@@ -17,42 +18,57 @@ use crate::{Risk, superblocks};
 pub(crate) fn correct(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Made>> {
     let is_unreadable = replace_unreadable(draft, wrong)?;
     let device: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
-    let plan = Volume::open_with(device, Verify::None).and_then(|it| it.recovery_plan());
-    match plan {
-        Ok(RecoveryPlan { applied, lost, why: Some(_) }) => match restore(draft, wrong, &lost)? {
-            Some(made) => Ok(Some(made)),
-            None => give_up(draft, wrong, &applied, lost),
-        },
-        Ok(_) if is_unreadable => {
-            let action = "give up this log, as one that a power cut has torn";
-            Ok(Some(Made::new(action.to_owned(), Risk::Loses)))
-        }
-        _ => Ok(None),
+    let volume = Volume::open_with(device, Verify::None);
+    let Ok(volume) = &volume else { return Ok(None) };
+    let Ok(plan) = volume.recovery_plan() else { return Ok(None) };
+    if let Some(made) = restore(draft, wrong, volume, &plan)? {
+        return Ok(Some(made));
     }
+    if plan.why.is_some() {
+        return give_up(draft, wrong, &plan.applied, plan.lost);
+    }
+    let action = "give up this log, as one that a power cut has torn";
+    Ok(is_unreadable.then(|| Made::new(action.to_owned(), Risk::Loses)))
 }
 
-/// Restores summaries from the copies that logs after them have.
-fn restore(draft: &mut Draft, wrong: BlockNr, later: &[Log]) -> io::Result<Option<Made>> {
-    let copies = later.iter().flat_map(Log::summary_copies);
-    let copies: BTreeMap<BlockNr, SummaryCopy> = copies.map(|it| (it.start, it)).collect();
+/// Restores summaries that are missing, from the copies that later logs have.
+fn restore(
+    draft: &mut Draft,
+    wrong: BlockNr,
+    volume: &Volume,
+    plan: &RecoveryPlan,
+) -> io::Result<Option<Made>> {
     let superblock = superblocks::best(&*draft.device).map_err(io::Error::other)?;
     let (geometry, seed) = (superblock.geometry(), superblock.crc_seed());
     let size = geometry.block_size;
-    let (mut at, mut restored) = (wrong, 0);
-    while !draft.has_summary(&geometry, seed, at)
-        && let Some(copy) = copies.get(&at)
-        && let Some((header, summary)) = copy.restore(size, geometry.blocks_per_segment, seed)
-        && at.0 + u64::from(header.nblocks) <= geometry.segment_end(geometry.segment_of(at)).0
-    {
-        draft.device.write_at(at.0 * size.bytes64(), &[IoSlice::new(&summary)])?;
-        draft.segments.insert(geometry.segment_of(at));
-        at = at.plus(header.nblocks.into());
-        restored += 1;
+    // Where the log has gone on in another segment, a recovery has not seen the rest of this one.
+    let missing = plan.stops_at.unwrap_or(wrong);
+    let in_segment = volume.logs_beyond_damage(geometry.segment_of(missing));
+    let logs = in_segment.iter().chain(&plan.applied).chain(&plan.lost);
+    let mut copies: BTreeMap<BlockNr, Vec<(LogHeader, Vec<u8>)>> = BTreeMap::new();
+    for copy in logs.flat_map(Log::summary_copies) {
+        let restored = copy.restore(size, geometry.blocks_per_segment, seed);
+        copies.entry(copy.start).or_default().extend(restored);
+    }
+    let mut restored = 0;
+    for (at, copies) in copies {
+        let Some((header, summary)) = copies.first() else { continue };
+        let fits = geometry.has_block(at)
+            && at.0 + u64::from(header.nblocks) <= geometry.segment_end(geometry.segment_of(at)).0;
+        // Copies that contradict one another prove nothing.
+        let is_proved = copies.iter().all(|(_, other)| other == summary);
+        if fits && is_proved && !draft.has_summary(&geometry, seed, at) {
+            draft.device.write_at(at.0 * size.bytes64(), &[IoSlice::new(summary)])?;
+            draft.segments.insert(geometry.segment_of(at));
+            restored += 1;
+        }
     }
     let action = match restored {
         0 => return Ok(None),
-        1 => "restore its summary, of which a later log has a copy".to_owned(),
-        _ => format!("restore the summaries of {restored} logs, of which later ones have copies"),
+        1 => "restore the summary that is missing, of which a later log has a copy".to_owned(),
+        _ => format!(
+            "restore {restored} summaries that are missing, of which later logs have copies"
+        ),
     };
     Ok(Some(Made::new(action, Risk::Safe)))
 }

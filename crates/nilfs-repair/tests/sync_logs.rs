@@ -138,6 +138,45 @@ fn a_summary_that_is_lost_is_restored_from_the_copy_in_a_later_log() {
     }
 }
 
+/// Likewise of logs at the ends of segments, of those written ahead, and of the checkpoint before them.
+#[test]
+fn of_any_log_but_the_last_the_summary_is_restored() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
+    parameters.blocks_per_segment = 64;
+    format(&*device, &parameters).unwrap();
+    let fs = mount(&device);
+    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
+    let root = fs.root().unwrap().inode;
+    let make = |name: &[u8]| fs.create(&root, name, &new).unwrap().inode;
+    let (small, large) = (make(b"small"), make(b"large"));
+    fs.commit().unwrap();
+    let checkpoint = Image::from(device.snapshot()).logs().last().unwrap().block;
+    for nth in 0..30 {
+        fs.write(&small, nth * 4000, &[b'0' + nth as u8; 5000]).unwrap();
+        fs.sync_file(&small).unwrap();
+    }
+    fs.write(&large, 0, &vec![b'l'; 1 << 20]).unwrap();
+    fs.sync_file(&large).unwrap();
+    fs.write(&small, 0, b"last").unwrap();
+    fs.sync_file(&small).unwrap();
+    let expected = present(&*fs);
+    let image = Image::from(device.snapshot());
+    let mut logs: Vec<_> =
+        image.logs().iter().map(|log| log.block).filter(|log| *log >= checkpoint).collect();
+    logs.pop();
+    assert!(logs.len() > 35, "{logs:?}");
+    for log in logs {
+        let mut image = image.clone();
+        let at = log.0 as usize * image.block_size();
+        image.bytes[at..at + 512].fill(0x5a);
+        let patient = Patient::new(image);
+        let plan = patient.heal();
+        assert_eq!(plan.risk(), Risk::Safe, "log {log}: {:?}", plan.repairs);
+        assert!(recovered(&patient) == expected, "log {log}");
+    }
+}
+
 /// Those who sync were told that it is durable, so it is no power cut, and a mount refuses it.
 #[test]
 fn a_log_that_must_not_be_missing_is_damage_and_given_up_with_those_after_it() {

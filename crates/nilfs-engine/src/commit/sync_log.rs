@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nilfs_ondisk::roll_forward::{Record, Records};
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, LOGBGN, LOGEND, SYNDT};
-use nilfs_ondisk::{BlockNr, FileBlock, Ino, SegNum, VBlockNr};
+use nilfs_ondisk::{BlockNr, FileBlock, Geometry, Ino, SegNum, VBlockNr};
 
 use super::Base;
 use crate::block::Block;
@@ -147,8 +147,9 @@ fn set_aside(store: &Store, base: &mut Base, withheld: &Withheld) -> Result<SegN
 
 impl Base {
     /// Keeps copies of the summaries of logs, for those that come after them.
-    fn keep_copies(&mut self, logs: &[SealedLog]) {
-        let copies = logs.iter().map(|log| Arc::from(log.summary_copy().encode()));
+    pub(super) fn keep_copies(&mut self, logs: &[SealedLog], geometry: &Geometry) {
+        let copies = logs.iter().filter_map(|log| log.summary_copy(geometry));
+        let copies = copies.map(|copy| Arc::from(copy.encode()));
         self.copies.extend(copies.filter(|copy: &Arc<[u8]>| copy.len() <= COPIES));
         let mut kept = 0;
         let fits = |copy: &&Arc<[u8]>| {
@@ -218,6 +219,6 @@ fn build(
     }
     base.dat_edit = dat;
     base.position = plan.position;
-    base.keep_copies(&logs);
+    base.keep_copies(&logs, &geometry);
     Ok(Ok((logs, placed)))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nilfs_ondisk::crc::BlockSum;
 use nilfs_ondisk::summary::{FileInfo, NewLog, encode_summary};
-use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq, SummaryCopy, block_sums};
+use nilfs_ondisk::{BlockNr, Cno, Geometry, SegNum, Seq, SummaryCopy};
 
 use super::layout::{Plan, PlannedLog};
 use crate::block::{Block, zeroed};
@@ -23,9 +23,8 @@ pub(crate) struct SealedLog {
     pub(crate) next: SegNum,
     summary: Block,
     summary_blocks: u64,
-    /// Where the items and records of the summary end, and how many blocks the items describe.
-    end: usize,
-    described: u64,
+    /// Bytes of records in the summary.
+    records: usize,
     /// How many files the blocks are of.
     files: usize,
     blocks: Vec<Block>,
@@ -50,8 +49,9 @@ impl SealedLog {
     }
 
     /// A copy of the summary, for later logs.
-    pub(crate) fn summary_copy(&self) -> SummaryCopy {
-        SummaryCopy::of(self.start, &self.summary, self.end, self.described)
+    pub(crate) fn summary_copy(&self, geometry: &Geometry) -> Option<SummaryCopy> {
+        let Geometry { block_size, blocks_per_segment, .. } = *geometry;
+        SummaryCopy::of(self.start, &self.summary, self.records, block_size, blocks_per_segment)
     }
 
     /// The first block after the summary, and the checksums of the blocks from there on.
@@ -150,7 +150,6 @@ pub(crate) fn seal(
             sums.extend(file.sums(range.clone()));
         }
         blocks.extend(extras.super_root.filter(|_| log.super_root).cloned());
-        let described = blocks.len() as u64;
         blocks.extend((0..log.empty + log.hole).map(|_| zeroed(geometry.block_size)));
         sums.extend(blocks[sums.len()..].iter().map(|block| BlockSum::of(block)));
         let header = NewLog {
@@ -173,7 +172,6 @@ pub(crate) fn seal(
         let summary_bytes = log.summary_blocks as usize * geometry.block_size.bytes();
         assert_eq!(summary.len(), summary_bytes, "the layout has left room for the summary");
         blocks.truncate(blocks.len() - log.hole as usize);
-        let end = summary.len() - log.unused - block_sums::size(described);
         let summary = Arc::new(summary.into_boxed_slice());
         let PlannedLog { start, segment, seq, next, summary_blocks, hole, .. } = *log;
         let files = files.len();
@@ -184,8 +182,7 @@ pub(crate) fn seal(
             next,
             summary,
             summary_blocks,
-            end,
-            described,
+            records: extras.records.len(),
             files,
             blocks,
             sums,

@@ -84,7 +84,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 fn examine(device: &Arc<dyn Device>) -> anyhow::Result<Report> {
     let volume = Volume::open(Arc::clone(device))?;
     let features = volume.superblock().raw().s_feature_compat_ro.get();
-    let RecoveryPlan { applied, lost, why } = volume.recovery_plan()?;
+    let RecoveryPlan { applied, lost, why, .. } = volume.recovery_plan()?;
     Ok(Report {
         needed: !volume.is_clean() || features & FEATURE_ROLL_FORWARD != 0,
         recovered: false,
