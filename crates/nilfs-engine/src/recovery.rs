@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nilfs_device::Device;
-use nilfs_ondisk::roll_forward::Records;
+use nilfs_ondisk::roll_forward::{ExtentRecord, Record, Records};
 use nilfs_ondisk::summary::{BlockInfo, LOGBGN, LOGEND, SR, SYNDT};
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::superblock::{LogCursor, Superblock};
@@ -336,6 +336,31 @@ impl RollForward {
         Ok(self.tidied())
     }
 
+    /// Counts a segment as filled with what records refer to beyond a gap there: the chain has passed over the
+    /// logs of that, and no checkpoint may call their blocks free.
+    fn fill_beyond(&mut self, store: &Store, gap: &Gap) {
+        let geometry = store.geometry();
+        let segment = geometry.segment_of(gap.at);
+        let beyond = gap.at..geometry.segment_end(segment);
+        let needed = self.extents().filter(|(extent, _)| beyond.contains(&extent.block));
+        let ends = needed.map(|(it, written)| (it.block.plus(it.count.into()), written));
+        if let Some((needed, written)) = ends.max() {
+            let end = end_of_logs(store, gap, needed.min(beyond.end));
+            self.filled.insert(segment, (end, written));
+        }
+    }
+
+    /// Blocks to which records refer, and when the log of these was written (s).
+    fn extents(&self) -> impl Iterator<Item = (&ExtentRecord, u64)> {
+        self.logs.iter().flat_map(|log| {
+            let records = log.records.iter().flat_map(|records| &records.records);
+            records.filter_map(move |record| match record {
+                Record::Extent(extent) => Some((extent, log.written)),
+                _ => None,
+            })
+        })
+    }
+
     /// Where nothing is rolled forward, nothing has been filled.
     fn tidied(mut self) -> Self {
         if self.logs.is_empty() {
@@ -359,13 +384,22 @@ fn of_content(error: Error) -> Result<Error> {
 /// # Errors
 /// A device error.
 pub(crate) fn roll_forward(store: &Store, found: &LogScan) -> Result<RollForward> {
+    let mut complete = complete(store, found)?;
+    for gap in &found.gaps {
+        complete.fill_beyond(store, gap);
+    }
+    Ok(complete.tidied())
+}
+
+/// Gathers these logs.
+fn complete(store: &Store, found: &LogScan) -> Result<RollForward> {
     let mut gathering = Gathering::new(store, found.cno);
     for log in &found.replay {
         if let Err(error) = gathering.add(log) {
             let before = found.gaps.iter().find(|gap| gap.seq < log.header.seq);
             gathering.complete.stops_at = Some(before.map_or(log.start, |gap| gap.at));
             gathering.complete.fault = Some(of_content(error)?);
-            return Ok(gathering.complete.tidied());
+            return Ok(gathering.complete);
         }
     }
     let mut complete = gathering.complete;
@@ -377,7 +411,18 @@ pub(crate) fn roll_forward(store: &Store, found: &LogScan) -> Result<RollForward
         complete.stops_at = Some(gap.at);
         complete.cut_off.clone_from(logs);
     }
-    Ok(complete.tidied())
+    Ok(complete)
+}
+
+/// Returns the end of the log beyond a gap that has the block before `needed`, or `needed` if that log is not
+/// whole.
+fn end_of_logs(store: &Store, gap: &Gap, needed: BlockNr) -> BlockNr {
+    let mut at = gap.at;
+    while at < needed {
+        let log = reader::log_at(store, at).filter(|header| header.seq == gap.seq);
+        at = at.plus(log.map_or(1, |header| header.nblocks.into()));
+    }
+    at
 }
 
 /// What a recovery would do with the logs of fsyncs after the newest checkpoint.

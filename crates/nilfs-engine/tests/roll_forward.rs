@@ -7,12 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use common::{check, content, make, mount, new, pattern, volume};
-use nilfs_device::{Device, MemoryDevice};
+use nilfs_check::Options;
+use nilfs_device::{Device, IoSlice, MemoryDevice};
 use nilfs_engine::{
-    Attr, Error, Files, Filesystem, FsyncBy, Ino, InodeRef, MountOptions, ReadOnlyOptions,
+    Attr, Error, Files, Filesystem, FsyncBy, Ino, InodeRef, Log, MountOptions, ReadOnlyOptions,
     ReadOnlyVolume, RenameMode, SetAttr, SetTime, Superblocks, Timestamp,
 };
 use nilfs_ondisk::inode::{S_IFCHR, S_IFDIR};
+use nilfs_ondisk::summary::SR;
 
 const BLOCK: usize = 1024;
 
@@ -391,4 +393,41 @@ fn a_directory_that_cannot_be_read_does_not_keep_others_from_being_synced() {
     assert_eq!(content(&after_cut, &lookup(&after_cut, "new")), b"content");
     let dir = lookup(&after_cut, "dir");
     assert_eq!(after_cut.attr(&dir).unwrap().mode, 0o700);
+}
+
+/// The recovery counted a segment as filled up to a log that it could not read, though a later fsync had named
+/// blocks of files beyond it: for the checkpoint that it made of them, they lay where nothing was. `fsck -y`
+/// believed that, and made holes of them.
+#[test]
+fn blocks_beyond_a_damaged_log_lie_where_the_sufile_says_that_something_is() {
+    const BLOCKS: usize = 900;
+    let device = volume(BLOCK as u64, 16);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    fs.sync().unwrap();
+    let file = make(&fs, &root, "file");
+    fs.write(&file, 0, &pattern(1, BLOCKS * BLOCK)).unwrap();
+    fs.sync_file(&file).unwrap();
+    let crashed = copy_of(&device);
+    let logs = common::logs(&device);
+    let last = logs.last().unwrap().header.seq;
+    let geometry = nilfs_engine::Volume::open(Arc::clone(&crashed) as _).unwrap().geometry();
+    // Where no log is before it in the segment, the chain ends.
+    let is_ahead = |log: &&Log| {
+        let begins = geometry.segment_start(geometry.segment_of(log.start)) == log.start;
+        matches!(log.records(), Ok(None)) && log.header.seq < last && !log.header.has(SR) && !begins
+    };
+    let ahead: Vec<_> = logs.iter().filter(is_ahead).map(|log| log.start).collect();
+    assert!(ahead.len() > 2, "{} logs were written ahead", ahead.len());
+    for log in ahead {
+        let damaged = copy_of(&crashed);
+        damaged.write_at(log.0 * BLOCK as u64, &[IoSlice::new(&pattern(2, BLOCK))]).unwrap();
+        let fs = mount(&damaged);
+        let found = fs.lookup(&fs.root().unwrap().inode, b"file").unwrap().inode;
+        assert!(content(&fs, &found) == pattern(1, BLOCKS * BLOCK), "log {log}");
+        fs.unmount().unwrap();
+        let report = nilfs_check::check(&*damaged, &Options::default()).unwrap();
+        let errors: Vec<_> = report.errors().collect();
+        assert!(errors.iter().all(|it| it.place.log == Some(log)), "log {log}: {errors:#?}");
+    }
 }
