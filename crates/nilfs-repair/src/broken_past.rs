@@ -78,7 +78,7 @@ impl Draft {
                 concerned: Concerned::none(),
             });
             let superblock = superblocks::best(&*self.device)?;
-            self.seal_logs(&superblock, &touched)?;
+            self.seal_logs(&superblock, &touched, report.newest_log)?;
             return Ok(true);
         }
         Ok(false)

@@ -329,7 +329,7 @@ impl Draft {
             self.device.write_at(block.0 * size, &[IoSlice::new(&vec![0; size as usize])])?;
         }
         self.made_up.extend(&replaced);
-        self.seal_logs(&superblock, &replaced)?;
+        self.seal_logs(&superblock, &replaced, report.newest_log)?;
         Ok(())
     }
 
@@ -448,7 +448,7 @@ impl Draft {
         }
         touched.sort_unstable();
         touched.dedup();
-        self.seal_logs(&superblock, &touched)?;
+        self.seal_logs(&superblock, &touched, report.newest_log)?;
         Ok(!touched.is_empty())
     }
 
@@ -507,7 +507,7 @@ impl Draft {
         }
         touched.sort_unstable();
         touched.dedup();
-        self.seal_logs(&superblock, &touched)?;
+        self.seal_logs(&superblock, &touched, report.newest_log)?;
         if std::mem::take(&mut self.described_anew) {
             (self.scan, self.logged) = Default::default();
         }
@@ -597,6 +597,7 @@ impl Draft {
                 });
             }
             Correction::Summary { at, header, files, payload } => {
+                self.pass_by((*at, header.seq, header.flags), report.newest_log)?;
                 let Some(bytes) = self.summary(*at, header, files, *payload)? else {
                     return Ok(None);
                 };

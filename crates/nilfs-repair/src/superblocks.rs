@@ -105,6 +105,14 @@ pub(crate) fn set_succession(
     Ok(true)
 }
 
+/// Lets both copies of a draft name a later log than they do.
+pub(crate) fn go_on_from(draft: &mut Draft, newest: LogCursor) -> io::Result<()> {
+    let mut superblock = best(&*draft.device).map_err(io::Error::other)?;
+    superblock.set_last_log(newest);
+    draft.moved_cursor = true;
+    write(draft, &superblock)
+}
+
 /// Writes both copies of a draft anew, with the newest log, and without the mark of an error if the
 /// volume is `sound`. `false` if both are like that already.
 pub(crate) fn renew(draft: &mut Draft, newest: LogCursor, sound: bool) -> io::Result<bool> {

@@ -3,16 +3,20 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use nilfs_check::Options;
-use nilfs_device::Device;
+use nilfs_device::{Device, MemoryDevice};
+use nilfs_engine::mkfs::{Parameters, format};
 use nilfs_engine::scrub::{Fault, Selection, scrub};
+use nilfs_engine::{Filesystem, MountOptions, NewInode};
 use nilfs_ondisk::crc::crc32_le;
+use nilfs_ondisk::inode::S_IFREG;
+use nilfs_ondisk::summary::{BlockInfo, FileInfo};
 use nilfs_ondisk::{BlockNr, Ino};
 use nilfs_repair::{Observer, Plan, Risk, Settings, plan_observed};
-use support::{BLOCK_SIZES, Image, Patient, UUID, bad_sectors, content};
+use support::{BLOCK_SIZES, Image, LogAt, Patient, UUID, bad_sectors, checked, content};
 
 const FILE_TYPE: usize = 11;
 
@@ -127,6 +131,63 @@ fn content_of_which_the_summary_is_lost_is_unverified_until_it_is_accepted() {
         assert_eq!(damage(&patient), []);
         assert!(content(&patient.bytes()) == before, "it is taken as it is");
     }
+}
+
+/// On a volume that was not unmounted, the summary got a checksum that was right for whatever was there, if a
+/// mount would have come by its log: no file was named, and from then on nothing told of the damage.
+#[test]
+fn content_of_which_the_summary_is_lost_stays_known_after_a_crash() {
+    let (crashed, logs) = crashed();
+    for log in logs {
+        let mut image = Image::from(crashed.clone());
+        let size = image.block_size();
+        for block in [log.start.0, log.end.0 - 1] {
+            image.bytes[block as usize * size..][..size].fill(0x5a);
+        }
+        let patient = Patient::new(image);
+        let plan = patient.plan();
+        let named: Vec<&str> = plan.doubtful.iter().map(|kept| &kept.fault[..]).collect();
+        assert!(named.iter().any(|it| it.starts_with("long: ")), "log {log:?}: {named:?}");
+        plan.apply(&*patient.device, &mut |_| {}).unwrap();
+        some_is_unverified(&patient);
+        let again = patient.plan();
+        assert!(again.repairs.is_empty(), "{:?}", again.repairs);
+        assert!(content(&patient.bytes()).contains_key("/synced"), "log {log:?}");
+    }
+}
+
+/// A volume with a long file in a checkpoint that no superblock names, and one that was fsynced after that;
+/// and logs with content of the long one alone.
+fn crashed() -> (Vec<u8>, Vec<Range<BlockNr>>) {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
+    parameters.blocks_per_segment = 64;
+    format(&*device, &parameters).unwrap();
+    let shared = Arc::clone(&device) as Arc<dyn Device>;
+    let fs = Filesystem::mount(shared, MountOptions::default()).unwrap();
+    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
+    let file = |name: &[u8]| fs.create(&fs.root().unwrap().inode, name, &new).unwrap().inode;
+    let long = file(b"long");
+    fs.write(&long, 0, &vec![b'.'; 2 << 20]).unwrap();
+    fs.commit().unwrap();
+    let synced = file(b"synced");
+    fs.write(&synced, 0, &[b'.'; 5000]).unwrap();
+    fs.sync_file(&synced).unwrap();
+    let image = Image::from(device.snapshot());
+    let newest = checked(&image.bytes).unwrap().newest_log.block;
+    assert!(newest > image.superblock.last_log().block, "the superblock is older");
+    let geometry = image.geometry();
+    // Where no log is before it in the segment, the chain ends.
+    let begins = |log| geometry.segment_start(geometry.segment_of(log)) == log;
+    let is_content = |file: &FileInfo| {
+        file.ino == long.ino() && file.blocks.iter().all(|it| matches!(it, BlockInfo::Data { .. }))
+    };
+    let of_content = |log: &LogAt| log.files.iter().all(is_content);
+    let logs = image.logs().into_iter().filter(|log| !begins(log.block) && of_content(log));
+    let blocks = |log: LogAt| log.block..log.block.plus(log.header.nblocks.into());
+    let logs: Vec<_> = logs.map(blocks).collect();
+    assert!(logs.len() > 2, "{logs:?}");
+    (image.bytes, logs)
 }
 
 /// A log of Linux has one checksum, which was wrong before the repair, and was made right by it.

@@ -9,7 +9,7 @@ use nilfs_ondisk::crc::{BlockSum, Crc, crc32_le};
 use nilfs_ondisk::summary::{
     FileInfo, GC, Items, LogHeader, NewLog, SR, encode_summary, parse_items, seal_again,
 };
-use nilfs_ondisk::superblock::Superblock;
+use nilfs_ondisk::superblock::{LogCursor, Superblock};
 use nilfs_ondisk::{BlockNr, BlockSize, Geometry, Seq};
 
 use super::Draft;
@@ -43,11 +43,27 @@ impl Draft {
         Ok((bytes.len() as u64 == header.summary_blocks * size.bytes64()).then_some(bytes))
     }
 
+    /// Makes sure that no mount comes by a log that is before the newest checkpoint: else its checksum would
+    /// have to be right for what is there. The superblocks name that checkpoint then.
+    pub(super) fn pass_by(
+        &mut self,
+        (log, seq, flags): (BlockNr, Seq, u16),
+        newest: LogCursor,
+    ) -> io::Result<()> {
+        let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
+        let is_before = (seq, log) < (newest.seq, newest.block);
+        match is_before && is_walked(&superblock, log, seq, flags) {
+            true => superblocks::go_on_from(self, newest),
+            false => Ok(()),
+        }
+    }
+
     /// Makes the checksums right of the logs that have these blocks, given in order.
     pub(crate) fn seal_logs(
         &mut self,
         superblock: &Superblock,
         blocks: &[BlockNr],
+        newest: LogCursor,
     ) -> io::Result<()> {
         let geometry = superblock.geometry();
         let mut rest = blocks;
@@ -64,6 +80,7 @@ impl Draft {
             {
                 let next = at.plus(header.nblocks.into());
                 if these.iter().any(|block| (at..next).contains(block)) {
+                    self.pass_by((at, header.seq, header.flags), newest)?;
                     self.seal(&geometry, superblock.crc_seed(), at, &header)?;
                     let summary = (Position { block: at, offset: 0 }, Stage::Summaries, None);
                     // It has lost the checksum of what was written with its summary.

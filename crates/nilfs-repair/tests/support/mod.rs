@@ -8,7 +8,7 @@ mod images;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub use images::{BLOCK_SIZES, Image, LoggedBlock, add, read, value, vblock, write};
+pub use images::{BLOCK_SIZES, Image, LogAt, LoggedBlock, add, read, value, vblock, write};
 use nilfs_check::{CheckError, Options, Report, Severity};
 use nilfs_device::{Device, FaultyDevice, MemoryDevice};
 use nilfs_engine::{Attr, BlockNr, Cno, FileType, Files, FsyncBy, Ino, Volume};
