@@ -117,8 +117,10 @@ impl<'v, 'd> Checker<'v, 'd> {
         self.load_dat_entries();
         self.check_segment_usage(&usage);
         self.usage = Arc::new(usage);
+        self.extend_segments(|entry| entry.end == Cno::MAX);
         self.compare_unowned();
         let checkpoints = self.load_checkpoints();
+        self.extend_segments(|entry| checkpoints.any_in(entry.start, entry.end));
         let Selection { walked, left_out } = checkpoints.select(self.newest.cno, self.options);
         if left_out > 0 {
             self.note(Rule::NotChecked, Location::VOLUME, || {

@@ -51,6 +51,7 @@ mod report;
 mod roll_forward;
 mod segment_usage;
 mod segments;
+mod short_usage;
 mod summaries;
 mod superblocks;
 mod volume;

@@ -114,6 +114,21 @@ impl SegmentOwners {
         }
     }
 
+    /// Blocks in use, from the start of the segment on.
+    pub(crate) fn in_use(&self) -> u64 {
+        self.in_use
+    }
+
+    /// Blocks in use that are not described yet, given the first of the segment.
+    pub(crate) fn undescribed(&self, start: BlockNr) -> Range<BlockNr> {
+        start.plus(self.described.into())..start.plus(self.in_use)
+    }
+
+    /// Counts as many blocks as in use.
+    pub(crate) fn extend(&mut self, in_use: u64) {
+        self.in_use = in_use;
+    }
+
     /// Passes over the next blocks, of which no summary says whose they are.
     pub(crate) fn pass_over(&mut self, count: u32) {
         let first = self.described;
@@ -187,6 +202,11 @@ impl Owners {
     pub(crate) fn insert(&mut self, segment: SegNum, mut owners: SegmentOwners) {
         owners.shrink();
         self.segments.insert(segment, owners);
+    }
+
+    /// The owners of the blocks of a segment in use.
+    pub(crate) fn segment_mut(&mut self, segment: SegNum) -> Option<&mut SegmentOwners> {
+        self.segments.get_mut(&segment)
     }
 
     /// The blocks of such files in segments in use. Blocks that follow each other, of the same kind and

@@ -37,6 +37,13 @@ impl UsageTable {
         entry.is_some_and(|entry| entry.is_dirty() && entry.su_nblocks.get() == 0)
     }
 
+    /// Counts as many blocks of a segment in use as that.
+    pub(crate) fn extend(&mut self, segment: SegNum, blocks: u32) {
+        if let Some(entry) = self.used.get_mut(&segment) {
+            entry.su_nblocks = blocks.into();
+        }
+    }
+
     /// Where the entry of a segment is, if its block is there.
     pub(crate) fn position(&self, segment: SegNum) -> Option<Position> {
         let slot = self.layout.as_ref()?.slot(segment);

@@ -227,11 +227,25 @@ impl Checker<'_, '_> {
         in_use: u64,
         usage: &UsageTable,
     ) -> (SegmentOwners, Option<(Seq, BlockNr)>) {
-        let start = self.volume.geometry.segment_start(segment);
-        let end = start.plus(in_use);
         let mut owners = SegmentOwners::new(in_use);
-        let mut previous: Option<LogHeader> = None;
-        let mut at = start;
+        let last = self.read_on(reader, segment, &mut owners, None, usage);
+        let chained = last.filter(|log| !log.is_off_chain());
+        (owners, chained.map(|log| (log.seq, log.next)))
+    }
+
+    /// Reads the logs of a segment in use that are not described yet, given the last one that is; returns the
+    /// last one of all.
+    pub(crate) fn read_on(
+        &mut self,
+        reader: &mut LogReader<'_, '_>,
+        segment: SegNum,
+        owners: &mut SegmentOwners,
+        mut previous: Option<LogHeader>,
+        usage: &UsageTable,
+    ) -> Option<LogHeader> {
+        let Range { start: mut at, end } =
+            owners.undescribed(self.volume.geometry.segment_start(segment));
+        let in_use = owners.in_use();
         while at < end {
             let place = Location::segment(segment).log(at);
             let (header, files) = match read_log(reader, at) {
@@ -296,8 +310,7 @@ impl Checker<'_, '_> {
             previous = Some(header);
             at = at.plus(header.nblocks.into());
         }
-        let chained = previous.filter(|log| !log.is_off_chain());
-        (owners, chained.map(|log| (log.seq, log.next)))
+        previous
     }
 
     /// What makes a segment one that is in use as far as its logs reach, if the block is in one of
@@ -345,7 +358,7 @@ impl Checker<'_, '_> {
     }
 
     /// Blocks from the start of a segment on that are filled with logs of the same use of it.
-    fn filled(&mut self, segment: SegNum) -> u64 {
+    pub(crate) fn filled(&mut self, segment: SegNum) -> u64 {
         if let Some(known) = self.filled.get(&segment) {
             return *known;
         }
@@ -484,7 +497,7 @@ fn contradictions_of(previous: &LogHeader, header: &LogHeader) -> Vec<(Rule, Str
     faults
 }
 
-fn read_log(
+pub(crate) fn read_log(
     reader: &mut LogReader<'_, '_>,
     at: BlockNr,
 ) -> Result<(LogHeader, Vec<FileInfo>), LogFault> {

@@ -1,0 +1,106 @@
+//! Segments that are longer than their usage entries say: blocks of files that the map and the DAT have there
+//! are no holes.
+
+mod support;
+
+use std::sync::Arc;
+
+use nilfs_check::Rule;
+use nilfs_device::{Device, MemoryDevice};
+use nilfs_engine::mkfs::{Parameters, format};
+use nilfs_engine::{Filesystem, MountOptions, NewInode};
+use nilfs_ondisk::BlockNr;
+use nilfs_ondisk::inode::S_IFREG;
+use nilfs_repair::Risk;
+use support::{Content, Image, LogAt, Patient, content};
+
+const SU_NBLOCKS: usize = 8;
+
+fn mount(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
+    Filesystem::mount(Arc::clone(device) as Arc<dyn Device>, MountOptions::default()).unwrap()
+}
+
+/// A volume after a crash, and logs that were written ahead for an fsync that has logs in later segments.
+fn crashed() -> (Image, Vec<BlockNr>) {
+    let device = Arc::new(MemoryDevice::new(32 << 20));
+    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
+    parameters.blocks_per_segment = 256;
+    format(&*device, &parameters).unwrap();
+    let fs = mount(&device);
+    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
+    let root = fs.root().unwrap().inode;
+    let file = |name: &[u8], size: usize| {
+        let file = fs.create(&root, name, &new).unwrap().inode;
+        let content: Vec<u8> = (0..size).map(|at| (at / 4096 + at * 3) as u8).collect();
+        fs.write(&file, 0, &content).unwrap();
+        fs.sync_file(&file).unwrap();
+        file.ino()
+    };
+    file(b"first", 900);
+    let long = file(b"long", 5 << 20);
+    file(b"last", 900);
+    let image = Image::from(device.snapshot());
+    let geometry = image.geometry();
+    let logs = image.logs();
+    let last = logs.last().unwrap().header.seq;
+    // Where no log is before it in the segment, the chain ends, and a mount looks beyond short logs.
+    let begins = |log| geometry.segment_start(geometry.segment_of(log)) == log;
+    let is_ahead = |log: &&LogAt| {
+        let is_long = log.header.nblocks > 20 && log.files.iter().any(|it| it.ino == long);
+        log.header.seq < last && is_long && !begins(log.block)
+    };
+    let ahead: Vec<_> = logs.iter().filter(is_ahead).map(|log| log.block).collect();
+    assert!(ahead.len() > 4, "{} logs were written ahead", ahead.len());
+    (image, ahead)
+}
+
+fn lose_summary(image: &mut Image, log: BlockNr) {
+    let size = image.block_size();
+    image.bytes[log.0 as usize * size..][..size].fill(0x5a);
+}
+
+/// Returns what a mount makes of a volume.
+fn recovered(image: Image) -> (Image, Content) {
+    let device = Arc::new(MemoryDevice::from(image.bytes));
+    mount(&device).unmount().unwrap();
+    let bytes = device.snapshot();
+    let content = content(&bytes);
+    (Image::from(bytes), content)
+}
+
+/// Repairs a volume, and demands that nothing is lost, and what is not known to be what was written is named.
+#[track_caller]
+fn heals(image: Image, expected: &Content) {
+    let patient = Patient::new(image);
+    let plan = patient.plan();
+    assert!(plan.obstacle.is_none(), "{:?}", plan.obstacle);
+    assert_eq!(plan.risk(), Risk::Safe, "{:?}", plan.repairs);
+    let named: Vec<&str> = plan.doubtful.iter().map(|kept| &kept.fault[..]).collect();
+    assert!(named.iter().any(|it| it.starts_with("long: ")), "{named:?}, {:?}", plan.repairs);
+    plan.apply(&*patient.device, &mut |_| {}).unwrap();
+    let report = nilfs_check::check(&*patient.device, &Default::default()).unwrap();
+    assert!(report.is_consistent(), "{report}");
+    assert!(patient.plan().repairs.is_empty(), "nothing is left to be repaired");
+    assert!(content(&patient.bytes()) == *expected, "a file has changed");
+}
+
+/// The usage entry alone was believed against the map and the DAT: the file's blocks became holes, though they
+/// could be read, and with each repair more of them. Recoveries of older versions have left such entries.
+#[test]
+fn blocks_after_the_end_of_a_segment_are_no_holes() {
+    let (crashed, ahead) = crashed();
+    for log in ahead {
+        let mut image = crashed.clone();
+        lose_summary(&mut image, log);
+        let (mut image, expected) = recovered(image);
+        let geometry = image.geometry();
+        let segment = geometry.segment_of(log);
+        let blocks = (log.0 - geometry.segment_start(segment).0) as u32;
+        image.edit_usage(segment, |usage| {
+            usage[SU_NBLOCKS..][..4].copy_from_slice(&blocks.to_le_bytes());
+        });
+        let report = image.check().unwrap();
+        assert!(report.errors().any(|it| it.rule == Rule::SegmentUsage), "log {log}: {report}");
+        heals(image, &expected);
+    }
+}
