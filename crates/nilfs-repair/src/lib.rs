@@ -52,7 +52,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use nilfs_check::{CheckError, Finding, Foreign, Options, Report};
+use nilfs_check::{CheckError, Finding, Foreign, Options, Report, Rule};
 use nilfs_device::{Device, MaskedDevice, Scratch, Writes};
 use nilfs_engine::Log;
 use nilfs_ondisk::SegNum;
@@ -436,15 +436,19 @@ fn plan_from(
 }
 
 /// Whether more is wrong with the volume as a whole, or with any checkpoint of the past. Where checkpoints are
-/// seen that damage had hidden, their errors are not new: the next pass judges by them.
+/// seen that damage had hidden, their errors are not new: the next pass judges by them. Nor are those of logs
+/// that can be rolled forward now.
 fn is_worse(before: &Report, after: &Report) -> bool {
     let made = after.newest.0.saturating_sub(before.newest.0);
     if after.counts.checkpoints_walked > before.counts.checkpoints_walked + made {
         return false;
     }
+    let is_of_logs = |it: &Finding| matches!(it.rule, Rule::RollForward | Rule::Log);
+    let mut hiding = before.errors().filter(|it| it.rule == Rule::RollForward);
+    let shows_logs = hiding.any(|it| after.errors().all(|left| left != it));
     let errors = |report: &Report| {
         let mut errors = BTreeMap::new();
-        for finding in report.errors() {
+        for finding in report.errors().filter(|it| !(shows_logs && is_of_logs(it))) {
             // The newest checkpoint is another one afterwards.
             let past = finding.place.checkpoint.filter(|cno| *cno < before.newest);
             *errors.entry(past).or_insert(0) += 1;

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use nilfs_check::{Options, Rule, Severity};
 use nilfs_device::{Device, FaultyDevice, MemoryDevice};
 use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_engine::{Filesystem, MountOptions, NewInode};
+use nilfs_engine::{Filesystem, MountOptions, NewInode, Verify, Volume};
 use nilfs_ondisk::inode::S_IFREG;
 use nilfs_ondisk::superblock::{FEATURE_ROLL_FORWARD, STATE_VALID};
 use nilfs_ondisk::{BlockNr, Ino};
-use nilfs_repair::Risk;
+use nilfs_repair::{AsRepaired, Observer, Risk};
 use support::{Content, Image, Patient, add, present};
 
 /// Where the version is in the head of records, and where the first record has what.
@@ -79,6 +79,12 @@ impl Synced {
                 summary[head + bytes as usize..][..4].fill(0);
             });
         }
+    }
+
+    /// Destroys the summaries and all the content of the logs before one.
+    fn destroy_before(&mut self, nth: usize) {
+        let (first, end) = (self.logs[0], self.logs[nth]);
+        (0..end.0 - first.0).for_each(|block| self.destroy(0, block));
     }
 
     /// Destroys a block of a log, counted from its summary.
@@ -174,6 +180,25 @@ fn of_any_log_but_the_last_the_summary_is_restored() {
         let plan = patient.heal();
         assert_eq!(plan.risk(), Risk::Safe, "log {log}: {:?}", plan.repairs);
         assert!(recovered(&patient) == expected, "log {log}");
+    }
+}
+
+/// A view was that of the bare checkpoint, without a word, where the content of two logs was gone with their
+/// summaries: each log that is restored tells of its content, which counted as more errors than before.
+#[test]
+fn a_view_has_what_a_repair_restores_however_many_logs_are_damaged() {
+    for count in [1, 2] {
+        let mut synced = synced();
+        synced.destroy_before(count);
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(synced.image.bytes.clone()));
+        let view = AsRepaired::new(device, &Observer::default());
+        let plan = view.plan.as_ref().expect("it can be repaired");
+        assert_eq!(plan.risk(), Risk::Safe);
+        let patient = Patient::new(synced.image);
+        patient.plan().apply(&*patient.device, &mut |_| {}).unwrap();
+        let shown = Volume::open_with(view.device, Verify::None).unwrap();
+        let shown = shown.recovered_tree().unwrap();
+        assert!(present(&shown) == recovered(&patient), "{count} logs");
     }
 }
 
