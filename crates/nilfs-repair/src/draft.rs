@@ -229,8 +229,11 @@ impl Draft {
         if !self.in_view {
             self.replace_unreadable(&report)?;
         }
-        self.doubts = self.doubts_of(&self.segments, report.newest_log)?;
         self.nameless = Nameless::of(&report);
+        if !self.in_view {
+            self.doubts = self.doubts_of(&self.segments, report.newest_log)?;
+            self.doubts.extend(self.doubts_rolled_forward(report.newest_log)?);
+        }
         Ok(report)
     }
 

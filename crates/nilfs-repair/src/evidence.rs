@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 use nilfs_check::{Report, Rule};
 use nilfs_device::Device;
+use nilfs_engine::{RecoveryPlan, Verify, Volume};
 use nilfs_ondisk::crc::Verdict;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, Items, LogHeader, parse_items};
 use nilfs_ondisk::superblock::LogCursor;
-use nilfs_ondisk::{BlockNr, Ino};
+use nilfs_ondisk::{BlockNr, FileBlock, Ino};
 
 use crate::draft::{Draft, is_whole};
 use crate::{Concerned, Kept, Loss, Repair, Risk, Segments, paths, superblocks};
@@ -110,6 +111,26 @@ impl Draft {
         Ok(found.into_doubts())
     }
 
+    /// Returns what is damaged, or may be, in the sync logs that the engine rolls forward, but for what later
+    /// ones have written over. In the checkpoint that comes of it, no log is left that tells.
+    pub(crate) fn doubts_rolled_forward(&self, newest: LogCursor) -> io::Result<Vec<Doubt>> {
+        let device = Arc::clone(&self.device) as Arc<dyn Device>;
+        let plan = Volume::open_with(device, Verify::None).and_then(|it| it.recovery_plan());
+        // The engine tells why it cannot when it mounts the draft.
+        let Ok(RecoveryPlan { applied, .. }) = plan else { return Ok(Vec::new()) };
+        let mut found = Parts::default();
+        for log in applied.iter().rev() {
+            self.add_doubts(&mut found, (log.start, &log.header), newest)?;
+            found.written_over.extend(log.files.iter().flat_map(|file| {
+                file.blocks.iter().filter_map(|info| match info {
+                    BlockInfo::Data { offset, .. } => Some((file.ino, *offset)),
+                    _ => None,
+                })
+            }));
+        }
+        Ok(found.into_doubts())
+    }
+
     /// As [`Draft::doubts_of`], of one log.
     pub(crate) fn doubts_in(&self, log: BlockNr, newest: LogCursor) -> io::Result<Vec<Doubt>> {
         let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
@@ -166,7 +187,8 @@ impl Draft {
             let lives = |it: nilfs_ondisk::dat::DatEntry| it.block == block && it.start < it.end;
             // The DAT does not have yet what was synced since.
             let lives = is_synced || dat.entry(vblocknr).is_some_and(lives);
-            if ino < Ino::FIRST_USER || !lives {
+            let is_written_over = found.written_over.contains(&(ino, offset));
+            if ino < Ino::FIRST_USER || !lives || is_written_over {
                 continue;
             }
             let content = bytes.chunks(size).nth(summary as usize + nth).unwrap_or_default();
@@ -178,7 +200,7 @@ impl Draft {
             if verdict != Verdict::Right {
                 let start = u128::from(offset.0) * size as u128;
                 let part = start..start + size as u128;
-                found.0.entry((ino, verdict == Verdict::Wrong)).or_default().push(part);
+                found.parts.entry((ino, verdict == Verdict::Wrong)).or_default().push(part);
             }
         }
         Ok(())
@@ -197,9 +219,14 @@ impl Draft {
     }
 }
 
-/// Parts of files, and whether they are known to be damaged.
+/// Parts of files.
 #[derive(Default)]
-struct Parts(BTreeMap<(Ino, bool), Vec<Range<u128>>>);
+struct Parts {
+    /// Those that are damaged or may be, and whether they are known to be.
+    parts: BTreeMap<(Ino, bool), Vec<Range<u128>>>,
+    /// Blocks that have come after those that are looked at.
+    written_over: BTreeSet<(Ino, FileBlock)>,
+}
 
 impl Parts {
     fn into_doubts(self) -> Vec<Doubt> {
@@ -214,7 +241,7 @@ impl Parts {
             }
             joined
         };
-        let doubts = self.0.into_iter();
+        let doubts = self.parts.into_iter();
         let doubt = |((ino, is_damaged), parts)| Doubt { ino, is_damaged, parts: joined(parts) };
         doubts.map(doubt).collect()
     }

@@ -57,7 +57,7 @@ fn restore(
             && at.0 + u64::from(header.nblocks) <= geometry.segment_end(geometry.segment_of(at)).0;
         // Copies that contradict one another prove nothing.
         let is_proved = copies.iter().all(|(_, other)| other == summary);
-        if fits && is_proved && !draft.has_summary(&geometry, seed, at) {
+        if fits && is_proved && draft.summarized(&geometry, seed, at).is_none() {
             draft.device.write_at(at.0 * size.bytes64(), &[IoSlice::new(summary)])?;
             draft.segments.insert(geometry.segment_of(at));
             restored += 1;

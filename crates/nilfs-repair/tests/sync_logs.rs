@@ -202,6 +202,49 @@ fn a_view_has_what_a_repair_restores_however_many_logs_are_damaged() {
     }
 }
 
+/// A repair that had restored summaries said nothing of the content of their logs, which was gone: the files
+/// were named only once a scrub had read everything.
+#[test]
+fn damaged_content_of_logs_that_are_rolled_forward_is_named() {
+    let last_of_first = |synced: &Synced| synced.logs[1].0 - synced.logs[0].0 - 1;
+    let damages: [&dyn Fn(&mut Synced); 3] = [
+        &|synced| synced.destroy_before(2),
+        // The log whose content is gone has its summary still.
+        &|synced| {
+            synced.destroy(0, last_of_first(synced) - 1);
+            synced.destroy(1, 0);
+        },
+        // The last block has been written over since.
+        &|synced| {
+            synced.destroy(0, last_of_first(synced));
+            synced.destroy(1, 0);
+        },
+    ];
+    for damage in damages {
+        let mut synced = synced();
+        damage(&mut synced);
+        let size = synced.image.block_size();
+        let patient = Patient::new(synced.image.clone());
+        let device = Arc::clone(&patient.device) as Arc<dyn Device>;
+        let options = Options { read_content: false, ..Options::default() };
+        let plan = nilfs_repair::plan(&device, &options, [7; 16]).unwrap();
+        plan.apply(&*device, &mut |_| {}).unwrap();
+        assert_eq!(plan.risk(), Risk::Safe);
+        let (now, then) = (recovered(&patient), &synced.files[2]);
+        let blocks = |content: &Content| {
+            let (_, _, _, bytes) = &content["/file"];
+            bytes.chunks(size).map(<[u8]>::to_vec).collect::<Vec<_>>()
+        };
+        let (now, then) = (blocks(&now), blocks(then));
+        let differing: Vec<usize> = (0..then.len()).filter(|nth| now[*nth] != then[*nth]).collect();
+        let part = differing.first().map(|first| {
+            format!("file: {} bytes at byte {}", differing.len() * size, first * size)
+        });
+        let named: Vec<_> = plan.doubtful.iter().map(|kept| kept.fault.clone()).collect();
+        assert_eq!(named, Vec::from_iter(part));
+    }
+}
+
 /// Those who sync were told that it is durable, so it is no power cut, and a mount refuses it.
 #[test]
 fn a_log_that_must_not_be_missing_is_damage_and_given_up_with_those_after_it() {
