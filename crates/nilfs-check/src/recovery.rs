@@ -14,7 +14,7 @@ use crate::beyond;
 use crate::correction::Correction;
 use crate::log::{LogFault, LogReader};
 use crate::report::{Findings, Location, Rule, counted};
-use crate::roll_forward::{SyncLog, Synced};
+use crate::roll_forward::{PassedOver, SyncLog, Synced};
 use crate::superblocks::Superblocks;
 use crate::volume::Volume;
 
@@ -107,8 +107,12 @@ pub(crate) fn find_newest(
     let synced = if winner.is_clean() && !fallen_back {
         Synced::default()
     } else {
-        check_gaps(volume, &mut reader, &scan, findings);
-        roll_forward(volume, &mut reader, &scan, findings)
+        let is_refused = check_gaps(volume, &mut reader, &scan, findings);
+        let synced = roll_forward(volume, &mut reader, &scan, findings);
+        if !is_refused {
+            check_passed_over(&synced, findings);
+        }
+        synced
     };
     match winner.raw().s_feature_compat_ro.get() & FEATURE_ROLL_FORWARD != 0 {
         false => check_unannounced(&synced, best.log, findings),
@@ -547,19 +551,20 @@ fn check_order(
     }
 }
 
-/// Says where a log after the newest super root is damaged that was durable: that is no power cut.
+/// Says where a log after the newest super root is damaged that was durable: that is no power cut. Returns
+/// whether a mount would fail for that.
 fn check_gaps<'v, 'd>(
     volume: &'v Volume<'d>,
     reader: &mut LogReader<'v, 'd>,
     scan: &Scan,
     findings: &mut Findings,
-) {
+) -> bool {
     for gap in &scan.gaps {
         if beyond::lacks_a_bit(volume, reader, gap) {
             findings.error(Rule::RollForward, Location::VOLUME.log(gap.block), || {
                 "the log here is as it was written but for one bit, so a mount would fail".into()
             });
-            break;
+            return true;
         }
         let (place, fault) = (Location::VOLUME.log(gap.block), &gap.fault);
         let Some(later) = beyond::witnesses(volume, reader, gap, scan.best.header.cno) else {
@@ -582,7 +587,26 @@ fn check_gaps<'v, 'd>(
         // No fsync has written a checkpoint that is cut off.
         let only_synced = later.iter().all(|log| !log.header.has(SR));
         error.corrected_by(given_up(place).filter(|_| only_synced));
-        break;
+        return true;
+    }
+    false
+}
+
+/// Says where a log is damaged to whose blocks records of later ones refer. These are not written before it is
+/// durable, so a mount goes on after it, and takes its blocks as they are.
+fn check_passed_over(synced: &Synced, findings: &mut Findings) {
+    let starts: BTreeSet<BlockNr> = synced.extents().map(|extent| extent.block).collect();
+    for PassedOver { blocks, fault } in &synced.passed_over {
+        if starts.range(blocks.clone()).next().is_some() {
+            let log = blocks.start;
+            findings
+                .error(Rule::RollForward, Location::VOLUME.log(log), || {
+                    format!(
+                        "{DAMAGED}: {fault}. A mount goes on after it, with its blocks as they are"
+                    )
+                })
+                .corrected_by([Correction::SyncLogs { log }]);
+        }
     }
 }
 
@@ -660,6 +684,11 @@ fn roll_forward<'v, 'd>(
             break;
         }
     }
+    let passed_over = |Gap { block, fault, .. }| {
+        let end = volume.geometry.segment_end(volume.geometry.segment_of(block));
+        PassedOver { blocks: block..end, fault: fault.to_string() }
+    };
+    synced.passed_over = chain.gaps.into_iter().map(passed_over).collect();
     if !synced.logs.is_empty() {
         findings.note(Rule::RollForward, place, || {
             let files: BTreeSet<Ino> = synced.logs.iter().flat_map(SyncLog::inodes).collect();

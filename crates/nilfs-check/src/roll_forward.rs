@@ -2,6 +2,7 @@
 //! fits the checkpoint and those before it, and the names and links that come out in the end.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::roll_forward::{
@@ -27,12 +28,38 @@ pub(crate) struct Synced {
     pub(crate) only_by_records: bool,
     /// The blocks of files in all logs.
     blocks: HashMap<BlockNr, FileData>,
+    /// Blocks of logs that a mount does not come by.
+    pub(crate) passed_over: Vec<PassedOver>,
+}
+
+/// The rest of a segment from a log on that is damaged.
+pub(crate) struct PassedOver {
+    pub(crate) blocks: Range<BlockNr>,
+    /// What is wrong with the log.
+    pub(crate) fault: String,
 }
 
 /// Which block of which file, and its number.
 type FileData = (Ino, FileBlock, VBlockNr);
 
 impl Synced {
+    /// Blocks in earlier logs to which records refer.
+    pub(crate) fn extents(&self) -> impl Iterator<Item = &ExtentRecord> {
+        let records = self.logs.iter().flat_map(|log| log.records.iter().flatten());
+        records.filter_map(|record| match record {
+            Record::Extent(extent) => Some(extent),
+            _ => None,
+        })
+    }
+
+    /// Whether a block of a file is what a record says of it, as far as a log tells that can be read.
+    fn confirms(&self, block: BlockNr, expected: FileData) -> bool {
+        match self.blocks.get(&block) {
+            Some(found) => *found == expected,
+            None => self.passed_over.iter().any(|it| it.blocks.contains(&block)),
+        }
+    }
+
     /// Takes note of the blocks of a log, of which the first after its summary is given.
     pub(crate) fn note_blocks(&mut self, first: BlockNr, files: &[FileInfo]) {
         let all = files.iter().flat_map(|file| file.blocks.iter().map(|block| (file.ino, block)));
@@ -208,7 +235,7 @@ impl Checker<'_, '_> {
         let wrong = (0..u64::from(record.count)).find(|nth| {
             let offset = FileBlock(record.offset.0 + nth);
             let expected = (record.ino, offset, record.vblocknr.plus(*nth));
-            self.newest.synced.blocks.get(&record.block.plus(*nth)) != Some(&expected)
+            !self.newest.synced.confirms(record.block.plus(*nth), expected)
         });
         match wrong {
             None => Ok(()),

@@ -23,6 +23,7 @@ impl Checker<'_, '_> {
         if beyond.is_empty() {
             return;
         }
+        // Nobody else has them before the checkpoints are walked.
         let (mut owners, mut usage) = (self.owners.take(), std::mem::take(&mut self.usage));
         if let Some(owners) = owners.as_mut().and_then(Arc::get_mut)
             && let Some(usage) = Arc::get_mut(&mut usage)
@@ -78,7 +79,8 @@ impl Checker<'_, '_> {
         let known = self.logs.iter().filter(|log| reader.segment_of(log.start) == segment);
         let last = known.map(|log| log.start).max();
         let last = last.and_then(|last| reader.header(last).ok());
-        let end = end_of_logs(&mut reader, owners.undescribed(start).start, needed, last.as_ref());
+        let first = owners.undescribed(start).start;
+        let Some(end) = end_of_logs(&mut reader, first, needed, last.as_ref()) else { return };
         let (found, in_use) = (owners.in_use(), end.0 - start.0);
         let corrections = usage.in_use_with(segment, in_use as u32);
         let place = Location::segment(segment).ino(Ino::SUFILE);
@@ -110,18 +112,24 @@ fn unknown_to(owners: &Owners, mut beyond: BTreeMap<SegNum, Blocks>) -> BTreeMap
 }
 
 /// Returns the end of the log that has the block before `needed`, given the log before those blocks; `needed`
-/// if that log is not whole.
+/// if that log is not whole. `None` if logs of another use of the segment lie there: then nothing was written
+/// over them.
 fn end_of_logs(
     reader: &mut LogReader<'_, '_>,
     mut at: BlockNr,
     needed: BlockNr,
     last: Option<&LogHeader>,
-) -> BlockNr {
+) -> Option<BlockNr> {
+    let mut seq = last.map(|last| last.seq);
     while at < needed {
         let log = read_log(reader, at).ok().map(|(header, _)| header);
-        let is_same_use = |log: &LogHeader| last.is_none_or(|last| last.seq == log.seq);
-        let log = log.filter(|log| is_same_use(log) && !reader.is_in_hole(at, log));
+        let log = log.filter(|log| !reader.is_in_hole(at, log));
+        if let Some(log) = &log
+            && *seq.get_or_insert(log.seq) != log.seq
+        {
+            return None;
+        }
         at = at.plus(log.map_or(1, |log| log.nblocks.into()));
     }
-    at
+    Some(at)
 }

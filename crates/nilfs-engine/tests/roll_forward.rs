@@ -412,10 +412,13 @@ fn blocks_beyond_a_damaged_log_lie_where_the_sufile_says_that_something_is() {
     let logs = common::logs(&device);
     let last = logs.last().unwrap().header.seq;
     let geometry = nilfs_engine::Volume::open(Arc::clone(&crashed) as _).unwrap().geometry();
-    // Where no log is before it in the segment, the chain ends.
+    // Where no log is before it in the segment, the chain ends; where one is after it, it has to be repaired.
     let is_ahead = |log: &&Log| {
-        let begins = geometry.segment_start(geometry.segment_of(log.start)) == log.start;
-        matches!(log.records(), Ok(None)) && log.header.seq < last && !log.header.has(SR) && !begins
+        let segment = geometry.segment_of(log.start);
+        let begins = geometry.segment_start(segment) == log.start;
+        let ends = geometry.segment_end(segment) == log.start.plus(log.header.nblocks.into());
+        let has_no_records = matches!(log.records(), Ok(None)) && !log.header.has(SR);
+        has_no_records && log.header.seq < last && ends && !begins
     };
     let ahead: Vec<_> = logs.iter().filter(is_ahead).map(|log| log.start).collect();
     assert!(ahead.len() > 2, "{} logs were written ahead", ahead.len());

@@ -71,7 +71,7 @@ pub(crate) struct Draft {
     pub(crate) given_up: Vec<(u64, Vec<u8>)>,
     /// Sync logs among them, with what is lost.
     pub(crate) lost: Vec<Log>,
-    /// Whether the superblocks of the draft name another log than those of the device.
+    /// Whether the log goes on in the draft, from the one that its superblocks name.
     pub(crate) moved_cursor: bool,
     /// What is corrected of files.
     pub(crate) sharing: Sharing,

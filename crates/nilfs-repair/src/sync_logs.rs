@@ -27,8 +27,18 @@ pub(crate) fn correct(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Ma
     if plan.why.is_some() {
         return give_up(draft, wrong, &plan.applied, plan.lost);
     }
-    let action = "give up this log, as one that a power cut has torn";
-    Ok(is_unreadable.then(|| Made::new(action.to_owned(), Risk::Loses)))
+    if is_unreadable {
+        let action = "give up this log, as one that a power cut has torn";
+        return Ok(Some(Made::new(action.to_owned(), Risk::Loses)));
+    }
+    let superblock = superblocks::best(&*draft.device).map_err(io::Error::other)?;
+    if draft.has_summary(&superblock.geometry(), superblock.crc_seed(), wrong) {
+        return Ok(None);
+    }
+    // A mount passes over it. In a checkpoint, the DAT and the maps tell what it has.
+    let goes_on = std::mem::replace(&mut draft.moved_cursor, true);
+    let action = "make a checkpoint of what fsyncs have written";
+    Ok((!goes_on).then(|| Made::new(action.to_owned(), Risk::Safe)))
 }
 
 /// Restores summaries that are missing, from the copies that later logs have.
@@ -57,7 +67,7 @@ fn restore(
             && at.0 + u64::from(header.nblocks) <= geometry.segment_end(geometry.segment_of(at)).0;
         // Copies that contradict one another prove nothing.
         let is_proved = copies.iter().all(|(_, other)| other == summary);
-        if fits && is_proved && draft.summarized(&geometry, seed, at).is_none() {
+        if fits && is_proved && !draft.has_summary(&geometry, seed, at) {
             draft.device.write_at(at.0 * size.bytes64(), &[IoSlice::new(summary)])?;
             draft.segments.insert(geometry.segment_of(at));
             restored += 1;

@@ -70,17 +70,6 @@ impl Synced {
         });
     }
 
-    /// Makes the logs such as older versions have written them.
-    fn forget_copies(&mut self) {
-        for log in self.logs.clone() {
-            self.image.edit_summary(log, |summary| {
-                let head = head_in(summary).unwrap();
-                let bytes = u32::from_le_bytes(summary[head + 8..head + 12].try_into().unwrap());
-                summary[head + bytes as usize..][..4].fill(0);
-            });
-        }
-    }
-
     /// Destroys the summaries and all the content of the logs before one.
     fn destroy_before(&mut self, nth: usize) {
         let (first, end) = (self.logs[0], self.logs[nth]);
@@ -250,7 +239,7 @@ fn damaged_content_of_logs_that_are_rolled_forward_is_named() {
 fn a_log_that_must_not_be_missing_is_damage_and_given_up_with_those_after_it() {
     for nth in [0, 1] {
         let mut synced = synced();
-        synced.forget_copies();
+        synced.image.forget_copies();
         synced.destroy(nth, 0);
         let report = synced.image.check().unwrap();
         let [error] = &report.errors().collect::<Vec<_>>()[..] else {

@@ -192,6 +192,26 @@ impl Image {
         self.seal(found.log);
     }
 
+    /// Makes the sync logs such as older versions have written them, without copies of summaries.
+    pub fn forget_copies(&mut self) {
+        for log in self.logs() {
+            let start = log.block.0 as usize * self.block_size();
+            let summary = &mut self.bytes[start..][..log.header.sumbytes as usize];
+            let Some(head) =
+                (0..summary.len()).step_by(8).find(|at| summary[*at..].starts_with(b"NfRf"))
+            else {
+                continue;
+            };
+            let records = u32::from_le_bytes(summary[head + 8..head + 12].try_into().unwrap());
+            if let Some(bytes) =
+                summary.get_mut(head + records as usize..).and_then(|it| it.get_mut(..4))
+            {
+                bytes.fill(0);
+            }
+            self.seal(log.block);
+        }
+    }
+
     /// Changes the summary of a log and seals it again.
     pub fn edit_summary(&mut self, log: BlockNr, change: impl FnOnce(&mut [u8])) {
         change(self.block_mut(log));

@@ -124,18 +124,13 @@ impl Draft {
         Ok(header.ok().filter(|header| at.0 + u64::from(header.nblocks) <= end.0))
     }
 
-    /// The head of a log whose summary begins in a block, and is what was written.
-    pub(crate) fn summarized(
-        &self,
-        geometry: &Geometry,
-        seed: u32,
-        at: BlockNr,
-    ) -> Option<LogHeader> {
-        let header = self.header(geometry, at).ok()??;
+    /// Whether the summary of a log begins in a block, and is what was written.
+    pub(crate) fn has_summary(&self, geometry: &Geometry, seed: u32, at: BlockNr) -> bool {
+        let Ok(Some(header)) = self.header(geometry, at) else { return false };
         let size = geometry.block_size;
         let mut summary = vec![0; header.summary_blocks(size) as usize * size.bytes()];
-        self.device.read_at(at.0 * size.bytes64(), &mut summary).ok()?;
-        header.verify_summary(&summary, seed).ok().map(|()| header)
+        self.device.read_at(at.0 * size.bytes64(), &mut summary).is_ok()
+            && header.verify_summary(&summary, seed).is_ok()
     }
 
     /// Reads a log, the blocks of metadata in it that are not what was written as they were found. Returns
