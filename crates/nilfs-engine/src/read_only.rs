@@ -58,6 +58,8 @@ pub struct ReadOnlyVolume {
     shown: Tree,
     /// A newer checkpoint that is known, and cannot be used.
     newer: Option<Cno>,
+    /// Why what was fsynced last is not shown, if it is not.
+    unrecovered: Option<String>,
     options: ReadOnlyOptions,
     clean_segments: u64,
     /// Clean segments in which something is needed, if that was counted.
@@ -77,18 +79,22 @@ impl ReadOnlyVolume {
     /// # Errors
     /// Not a volume, unknown features, [`Error::NoCheckpoint`](crate::Error::NoCheckpoint), damage, a device error.
     pub fn mount(device: Arc<dyn Device>, options: ReadOnlyOptions) -> Result<Self> {
-        let (mut volume, shown, newer) = match options.rescue {
+        let (mut volume, shown, newer, unrecovered) = match options.rescue {
             true => {
                 let progress = |bytes| tracing::trace!("scanned {bytes} bytes");
-                let rescue = Rescue::open(device, Box::new(progress))?;
+                let mut rescue = Rescue::open(device, Box::new(progress))?;
+                let is_newest = options.checkpoint.is_none();
+                let found = rescue.find(options.checkpoint)?;
+                let unrecovered = rescue.unrecovered(&found).filter(|_| is_newest);
+                let unrecovered = unrecovered.map(ToString::to_string);
                 let known = rescue.newest_known();
                 let (volume, shown) = rescue.into_volume(options.checkpoint)?;
-                let is_newer = options.checkpoint.is_none() && known > shown.cno();
-                (volume, shown, is_newer.then_some(known))
+                let is_newer = is_newest && known > shown.cno();
+                (volume, shown, is_newer.then_some(known), unrecovered)
             }
             false => {
                 let (volume, shown) = Self::open(device, &options)?;
-                (volume, shown, None)
+                (volume, shown, None, None)
             }
         };
         volume.set_cache_limit(options.cache_limit);
@@ -98,7 +104,16 @@ impl ReadOnlyVolume {
         };
         volume.store.let_go();
         let (refused_segments, mounted) = (AtomicU64::new(0), Instant::now());
-        Ok(Self { volume, shown, newer, options, clean_segments, refused_segments, mounted })
+        Ok(Self {
+            volume,
+            shown,
+            newer,
+            unrecovered,
+            options,
+            clean_segments,
+            refused_segments,
+            mounted,
+        })
     }
 
     fn open(device: Arc<dyn Device>, options: &ReadOnlyOptions) -> Result<(Volume, Tree)> {
@@ -121,6 +136,12 @@ impl ReadOnlyVolume {
     #[must_use]
     pub fn newer(&self) -> Option<Cno> {
         self.newer
+    }
+
+    /// Returns why what was fsynced after the newest checkpoint is not shown, if it should be.
+    #[must_use]
+    pub fn unrecovered(&self) -> Option<&str> {
+        self.unrecovered.as_deref()
     }
 
     /// How things are.

@@ -11,7 +11,7 @@
 
 mod evidence;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use nilfs_device::{Device, MaskedDevice};
@@ -40,6 +40,8 @@ pub struct Rescue {
     /// Volumes, each as one super root shows it.
     volumes: Vec<Volume>,
     views: Vec<RescuedTree>,
+    /// Why what was fsynced after the newest checkpoint of a volume is not in its view, if it is not.
+    unrecovered: BTreeMap<usize, Error>,
     to_try: VecDeque<Candidate>,
     /// `None`: the device has not been scanned yet.
     scan: Option<Result<Scan>>,
@@ -80,8 +82,9 @@ impl Rescue {
             Err(error @ Error::Feature(_)) => return Err(error),
             Err(error) => (Vec::new(), VecDeque::new(), Some(error)),
         };
-        let views = Vec::new();
-        let mut rescue = Self { device, progress, volumes, views, to_try, scan: None, by_scan };
+        let (views, unrecovered, scan) = (Vec::new(), BTreeMap::new(), None);
+        let mut rescue =
+            Self { device, progress, volumes, views, unrecovered, to_try, scan, by_scan };
         match rescue.tree(0) {
             Some(_) => Ok(rescue),
             None => Err(match rescue.scan {
@@ -95,6 +98,14 @@ impl Rescue {
     #[must_use]
     pub fn by_scan(&self) -> Option<&Error> {
         self.by_scan.as_ref()
+    }
+
+    /// Why a usable checkpoint is shown without what was fsynced after it, if that was to be rolled forward.
+    #[must_use]
+    pub fn unrecovered(&self, checkpoint: &RescuedTree) -> Option<&Error> {
+        let volume = self.volumes.get(checkpoint.volume)?;
+        let is_newest = volume.last_log().cno == checkpoint.tree.cno();
+        self.unrecovered.get(&checkpoint.volume).filter(|_| is_newest)
     }
 
     /// The newest checkpoint that a superblock names or that has a super root, usable or not.
@@ -152,20 +163,29 @@ impl Rescue {
         self.volumes.iter().find_map(|volume| volume.notes().ok()).unwrap_or_default()
     }
 
+    /// The newest checkpoint that can be used, or the newest that shows `cno`.
+    ///
+    /// # Errors
+    /// [`Error::NoCheckpoint`] if there is none.
+    pub(crate) fn find(&mut self, cno: Option<Cno>) -> Result<RescuedTree> {
+        let mut nth = 0;
+        while let Some(found) = self.tree(nth) {
+            if cno.is_none_or(|cno| found.tree.cno() == cno) {
+                return Ok(found);
+            }
+            nth += 1;
+        }
+        Err(Error::NoCheckpoint(cno.unwrap_or_default()))
+    }
+
     /// The volume by the newest checkpoint that can be used, or by the newest that shows `cno`, and the
     /// files of that checkpoint.
     ///
     /// # Errors
     /// [`Error::NoCheckpoint`] if it cannot be used.
     pub(crate) fn into_volume(mut self, cno: Option<Cno>) -> Result<(Volume, Tree)> {
-        let mut nth = 0;
-        while let Some(RescuedTree { tree, volume, .. }) = self.tree(nth) {
-            if cno.is_none_or(|cno| tree.cno() == cno) {
-                return Ok((self.volumes.swap_remove(volume), tree));
-            }
-            nth += 1;
-        }
-        Err(Error::NoCheckpoint(cno.unwrap_or_default()))
+        let RescuedTree { tree, volume, .. } = self.find(cno)?;
+        Ok((self.volumes.swap_remove(volume), tree))
     }
 
     fn scan(&mut self) {
@@ -194,7 +214,20 @@ impl Rescue {
     fn open_checkpoint(&mut self, nth: usize, cno: Option<Cno>) -> Result<()> {
         let Some(volume) = self.volumes.get(nth) else { return Ok(()) };
         let tree = match cno {
-            None => volume.recovered_tree().or_else(|_| volume.tree(None))?,
+            None => match volume.recovered_tree() {
+                Ok(tree) => tree,
+                Err(error) => {
+                    let tree = volume.tree(None)?;
+                    let error = match error {
+                        Error::RollForward(cause) => *cause,
+                        error => error,
+                    };
+                    if !volume.is_clean() {
+                        self.unrecovered.insert(nth, error);
+                    }
+                    tree
+                }
+            },
             cno => volume.tree(cno)?,
         };
         let tree = tree.around_damage();

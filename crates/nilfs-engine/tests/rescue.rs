@@ -12,7 +12,10 @@ use nilfs_device::{Device, IoSlice, MemoryDevice};
 use nilfs_engine::mkfs::format;
 use nilfs_engine::rescue::Rescue;
 use nilfs_engine::scan::Scan;
-use nilfs_engine::{CleanerOptions, Cno, Error, Filesystem, MountOptions, Tree};
+use nilfs_engine::{
+    CleanerOptions, Cno, Error, Filesystem, MountOptions, ReadOnlyOptions, ReadOnlyVolume, Tree,
+    Volume,
+};
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 
 const BLOCK: u64 = 1024;
@@ -106,4 +109,35 @@ fn blocks_that_were_written_over_are_not_taken_for_what_they_were() {
             break;
         }
     }
+}
+
+/// Where what was fsynced after a checkpoint could not be rolled forward, the checkpoint was shown without a
+/// word.
+#[test]
+fn a_rescue_says_that_what_was_fsynced_is_not_there() {
+    let device = common::volume(BLOCK, 16);
+    let fs = common::mount(&device);
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    fs.commit().unwrap();
+    let mut logs = Vec::new();
+    for nth in 0..2 {
+        fs.write(&file, 0, &version(nth)).unwrap();
+        fs.sync_file(&file).unwrap();
+        let device = Arc::new(MemoryDevice::from(device.snapshot()));
+        let plan = Volume::open(device).unwrap().recovery_plan().unwrap();
+        logs.extend(plan.applied.last().map(|log| log.start.0));
+    }
+    let device = Arc::new(MemoryDevice::from(device.snapshot()));
+    let unrecovered = || {
+        let mut rescue = Rescue::open(Arc::clone(&device) as _, Box::new(|_| {})).unwrap();
+        let newest = rescue.tree(0).unwrap();
+        let options = ReadOnlyOptions { rescue: true, ..ReadOnlyOptions::default() };
+        let mounted = ReadOnlyVolume::mount(Arc::clone(&device) as _, options).unwrap();
+        assert_eq!(rescue.unrecovered(&newest).is_some(), mounted.unrecovered().is_some());
+        mounted.unrecovered().map(str::to_owned)
+    };
+    assert_eq!(unrecovered(), None);
+    overwrite(&device, logs[0] * BLOCK);
+    let why = unrecovered().expect("a log is missing");
+    assert!(why.contains(&format!("block {}", logs[0])), "{why}");
 }
