@@ -32,6 +32,12 @@ pub fn losses(repaired: &AsRepaired, volume: &ReadOnlyVolume, device: &Path) -> 
             volume.shown().cno()
         )
     }));
+    said.extend(volume.unrecovered().map(|why| {
+        format!(
+            "{device}: lost, or older: what was fsynced after checkpoint {} is not shown: {why}",
+            volume.shown().cno()
+        )
+    }));
     said.extend(adopted.first().and_then(|path| path.rsplit_once('/')).map(|(dir, _)| {
         let files = match adopted.len() {
             1 => "1 file or directory, which is".to_owned(),

@@ -13,6 +13,8 @@ pub struct Losses {
     of_files: HashMap<Ino, Vec<usize>>,
     /// More repairs by which something is lost, of which no more is known.
     omitted: u64,
+    /// Losses of the volume that no repair is known for.
+    of_volume: Vec<String>,
     /// Checkpoints that are salvaged.
     salvaged: BTreeSet<Cno>,
 }
@@ -42,6 +44,11 @@ impl Losses {
         }
         losses.omitted = plan.omitted.get(&Risk::Loses).copied().unwrap_or_default();
         losses
+    }
+
+    /// Adds something that is lost of the volume.
+    pub fn add(&mut self, loss: String) {
+        self.of_volume.push(loss);
     }
 
     /// Remembers that a checkpoint is salvaged.
@@ -74,8 +81,8 @@ impl Losses {
         let is_left = |it: &&Losing| {
             it.concerned.files.is_empty() || is_salvaged(it) && !it.unsaid.is_empty()
         };
-        let mut others: Vec<String> =
-            self.repairs.iter().filter(is_left).map(|it| it.why.clone()).collect();
+        let left = self.repairs.iter().filter(is_left).map(|it| it.why.clone());
+        let mut others: Vec<String> = left.chain(self.of_volume.iter().cloned()).collect();
         if self.omitted > 0 {
             others.push(format!("{} more repairs by which something is lost", self.omitted));
         }

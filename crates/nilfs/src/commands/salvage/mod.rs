@@ -101,12 +101,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         None => found,
     }
     .on_volume(&args.device)?;
-    let losses = Losses::of(repaired.plan.as_ref());
+    let mut losses = Losses::of(repaired.plan.as_ref());
     let nth = match &args.cp {
         Some(when) => find(&mut rescue, when).with_context(|| path.to_string())?,
         None => 0,
     };
-    let tree = rescue.tree(nth).context("it has no checkpoint that can be used")?.tree;
+    let found = rescue.tree(nth).context("it has no checkpoint that can be used")?;
+    if args.cp.is_none()
+        && let Some(why) = rescue.unrecovered(&found)
+    {
+        losses.add(format!("what was fsynced after checkpoint {}: {why}", found.tree.cno()));
+    }
+    let tree = found.tree;
     let base =
         Base { tree, chosen: args.cp.is_some(), known: known.max(rescue.newest_known()), by_scan };
     let copier = Copier::new(Wording::SALVAGE, true, Existing::ReplaceFiles);
