@@ -44,13 +44,14 @@ impl Paths {
     }
 }
 
-/// The paths of files in the newest checkpoint. Without a file, nothing is read.
+/// The paths of files in the newest checkpoint, with what was fsynced after it if that can be rolled forward.
+/// Without a file, nothing is read.
 pub(crate) fn newest(device: &Arc<dyn Device>, files: BTreeSet<Ino>) -> BTreeMap<Ino, Vec<u8>> {
     if files.is_empty() {
         return BTreeMap::new();
     }
     let volume = Volume::open_with(Arc::clone(device), Verify::None).ok();
-    let tree = volume.and_then(|volume| volume.tree(None).ok());
+    let tree = volume.and_then(|it| it.recovered_tree().or_else(|_| it.tree(None)).ok());
     tree.map_or_else(BTreeMap::new, |tree| tree.around_damage().paths(files))
 }
 

@@ -1,6 +1,6 @@
 //! From a draft to what has to be written: the engine works on the draft, and its writes are kept.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nilfs_check::Report;
@@ -12,7 +12,7 @@ use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
 use crate::draft::Draft;
 use crate::evidence::Doubt;
 use crate::repairs::Repairs;
-use crate::{Kept, Repair, RepairError, Risk, Task, names, superblocks};
+use crate::{Kept, Repair, RepairError, Risk, Task, names, paths, superblocks};
 
 /// Files that are named of those of which a repair loses something.
 const MOST_NAMED: usize = 100;
@@ -37,13 +37,21 @@ pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
     write_in_place(draft, &view(&draft.below, [&in_place]), is_in_place)?;
     let mut repairs = draft.repairs.clone();
     if is_in_place {
+        name_files(&mut repairs.listed, |files| {
+            let path = |path: Vec<u8>| match &path[..] {
+                b"" => "/".to_owned(),
+                path => String::from_utf8_lossy(path).into_owned(),
+            };
+            let paths = paths::newest(&draft.below, files);
+            paths.into_iter().map(|(ino, found)| (ino, path(found))).collect()
+        });
         return Ok(Rewritten { writes: vec![in_place], repairs, doubtful: BTreeSet::new() });
     }
     let moved = Arc::new(Writes::new(&draft.scratch));
     let below: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
     let fs = mount(view(&below, [&moved]))?;
     draft.nameless.settle(&fs)?.into_iter().for_each(|repair| repairs.push(repair));
-    name_files(&fs, &mut repairs.listed);
+    name_files(&mut repairs.listed, |files| names::paths(&fs, &files));
     let doubtful = name_doubts(&fs, &draft.doubts);
     let all = draft.segments.len() as u64;
     let mut observe = |left| draft.observer.observe(Task::Move, all.saturating_sub(left), all);
@@ -113,12 +121,14 @@ fn name_doubts(fs: &Filesystem, doubts: &[Doubt]) -> BTreeSet<Kept> {
 }
 
 /// Says of which files something is lost.
-fn name_files(fs: &Filesystem, repairs: &mut [Repair]) {
+fn name_files(
+    repairs: &mut [Repair],
+    paths_of: impl FnOnce(BTreeSet<Ino>) -> BTreeMap<Ino, String>,
+) {
     let losing = repairs.iter().filter(|repair| repair.risk == Risk::Loses);
-    let is_users = |ino: &Ino| *ino >= Ino::FIRST_USER;
-    let wanted =
-        losing.flat_map(|it| it.concerned.files.iter().copied().filter(is_users)).collect();
-    let paths = names::paths(fs, &wanted);
+    let wanted = losing.flat_map(|it| it.concerned.files.iter().copied());
+    let wanted = wanted.filter(|ino| ino.is_of_user()).collect();
+    let paths = paths_of(wanted);
     for repair in repairs.iter_mut().filter(|repair| repair.risk == Risk::Loses) {
         let named = repair.concerned.files.iter().filter_map(|ino| paths.get(ino));
         repair.concerned.paths = named.take(MOST_NAMED).cloned().collect();
