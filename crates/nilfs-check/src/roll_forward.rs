@@ -278,7 +278,7 @@ impl After<'_> {
         let facts = self.get(ino)?;
         match facts.file_type {
             Some(FileType::Regular | FileType::Symlink) | None => Ok(facts),
-            Some(other) => Err((ino, format!("a sync log has content of a {other:?}"))),
+            Some(other) => Err((ino, format!("a sync log has content of a {}", other.in_words()))),
         }
     }
 
@@ -299,7 +299,9 @@ impl After<'_> {
         }
         let facts = self.of_generation(ino, record.generation)?;
         if facts.file_type != file_type {
-            let fault = format!("a sync log makes a {file_type:?} of a {:?}", facts.file_type);
+            let [is, was] = [file_type, facts.file_type]
+                .map(|it| it.map_or("file of unknown type", FileType::in_words));
+            let fault = format!("a sync log makes a {is} of a {was}");
             return Err((ino, fault));
         }
         facts.links = record.links;

@@ -64,6 +64,20 @@ impl FileType {
         })
     }
 
+    /// The type in words.
+    #[must_use]
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Regular => "regular file",
+            Self::Directory => "directory",
+            Self::CharDevice => "character device",
+            Self::BlockDevice => "block device",
+            Self::Fifo => "FIFO",
+            Self::Socket => "socket",
+            Self::Symlink => "symbolic link",
+        }
+    }
+
     /// The type bits of a mode.
     #[must_use]
     pub fn mode_bits(self) -> u16 {

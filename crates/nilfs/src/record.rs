@@ -43,7 +43,7 @@ impl FileRecord {
         Ok(Self {
             path: String::from_utf8_lossy(path).into_owned(),
             inode: attr.ino.0,
-            file_type: type_name(attr.file_type),
+            file_type: attr.file_type.in_words(),
             mode: format!("{:04o}", attr.mode),
             links: attr.nlink,
             uid: attr.uid,
@@ -57,19 +57,6 @@ impl FileRecord {
             target: target.map(|target| String::from_utf8_lossy(&target).into_owned()),
             device: device_of(attr),
         })
-    }
-}
-
-/// The kind of a file in words.
-pub fn type_name(file_type: FileType) -> &'static str {
-    match file_type {
-        FileType::Regular => "regular file",
-        FileType::Directory => "directory",
-        FileType::CharDevice => "character device",
-        FileType::BlockDevice => "block device",
-        FileType::Fifo => "FIFO",
-        FileType::Socket => "socket",
-        FileType::Symlink => "symbolic link",
     }
 }
 

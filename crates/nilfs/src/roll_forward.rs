@@ -14,7 +14,6 @@ use serde::{Serialize, Serializer};
 
 use crate::exit;
 use crate::output::{counted, exact_time, local_time, printable};
-use crate::record::type_name;
 
 /// A record that is to be shown: in words on one line, or as JSON.
 pub struct Shown(pub Record);
@@ -84,7 +83,7 @@ impl From<&Record> for Fields {
             Record::Inode(it) => Self::Inode {
                 inode: it.ino.0,
                 generation: it.generation,
-                file_type: FileType::from_mode(it.mode).map(type_name),
+                file_type: FileType::from_mode(it.mode).map(FileType::in_words),
                 mode: permissions(it),
                 links: it.links,
                 uid: it.uid,
@@ -99,7 +98,7 @@ impl From<&Record> for Fields {
                 directory: it.directory.0,
                 name: String::from_utf8_lossy(&it.name).into_owned(),
                 target: it.target.map(|(ino, _)| ino.0),
-                file_type: it.target.map(|(_, file_type)| type_name(file_type)),
+                file_type: it.target.map(|(_, file_type)| file_type.in_words()),
             },
             Record::Content(it) => Self::Content {
                 inode: it.ino.0,
@@ -132,7 +131,7 @@ impl fmt::Display for Shown {
             Record::Name(NameRecord { directory, name, target }) => {
                 write!(f, "name \"{}\" in directory {directory}", printable(name))?;
                 match target {
-                    Some((ino, file_type)) => write!(f, ": inode {ino}, {}", type_name(*file_type)),
+                    Some((ino, file_type)) => write!(f, ": inode {ino}, {}", file_type.in_words()),
                     None => f.write_str(": removed"),
                 }
             }
@@ -153,7 +152,7 @@ impl fmt::Display for Shown {
 }
 
 fn inode(f: &mut fmt::Formatter<'_>, it: &InodeRecord) -> fmt::Result {
-    let kind = FileType::from_mode(it.mode).map_or("unknown type", type_name);
+    let kind = FileType::from_mode(it.mode).map_or("unknown type", FileType::in_words);
     let links = counted(u64::from(it.links), "link");
     let (mode, flags) = (permissions(it), it.flags);
     write!(f, "inode {}: {kind}, mode {mode}, {links}, owner {}:{}", it.ino, it.uid, it.gid)?;

@@ -20,7 +20,6 @@ use crate::completions;
 use crate::image::{LastLink, Located, find, has_snapshot, locate_after, open_files};
 use crate::output::{self, Column, Rows, counted, printable};
 use crate::past::{Change, FileAt};
-use crate::record::type_name;
 
 /// Show what has changed between two moments, or from one to the present
 ///
@@ -224,7 +223,7 @@ impl Record {
             change: kind,
             path: newest.map(path).unwrap_or_default(),
             old_path: change.before.as_ref().filter(|_| kind == Kind::Renamed).map(path),
-            file_type: newest.and_then(FileAt::file_type).map(type_name),
+            file_type: newest.and_then(FileAt::file_type).map(FileType::in_words),
             size_before_bytes: size(&change.before),
             size_after_bytes: size(&change.after),
             changed_bytes: change.changed_bytes,

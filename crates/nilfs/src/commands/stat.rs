@@ -10,7 +10,7 @@ use nilfs_ondisk::inode::FileType;
 
 use crate::image::{Asked, ImageArgs, LastLink, find};
 use crate::output::{self, Rows, local_time, printable};
-use crate::record::{FileRecord, device_of, mode_string, type_name};
+use crate::record::{FileRecord, device_of, mode_string};
 
 /// Show type, size, owner, times and flags of files of a volume
 #[derive(Debug, clap::Args)]
@@ -51,7 +51,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             row("target", printable(&found.read_link()?));
         }
         row("inode", attr.ino.to_string());
-        row("type", type_name(attr.file_type).to_owned());
+        row("type", attr.file_type.in_words().to_owned());
         if let Some((major, minor)) = device_of(&attr) {
             row("device", format!("{major}, {minor}"));
         }
