@@ -20,15 +20,18 @@ use crate::signature::OnVolume;
 ///
 /// Does what a mount for writing would do, and leaves the volume as an unmount does: Linux can mount
 /// it then. What was fsynced after the newest checkpoint is rolled forward. If a part of that cannot
-/// be, because it is damaged or of a newer version, nothing is written, unless --force gives it up.
+/// be, because it is damaged or of a newer version, nothing is written: nilfs fsck comes first then, which
+/// may restore without loss what --force gives up.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   nilfs recover /dev/sdb1
   nilfs recover -v disk.img      say what was rolled forward in detail
-  nilfs recover --force disk.img")]
+  nilfs fsck -p disk.img         if not all can be rolled forward
+  nilfs recover --force disk.img if that has not helped")]
 pub struct Args {
-    /// Give up what cannot be rolled forward; without this option, it is only listed
+    /// Give up what cannot be rolled forward and nilfs fsck does not restore; without this option, it is
+    /// only listed
     #[arg(short, long)]
     force: bool,
     /// List everything that is rolled forward
@@ -72,8 +75,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     match report.lost_because {
         Some(why) if is_refused => {
-            let message =
-                format!("{path}: {why}; nothing was written; --force gives up what is lost");
+            let message = format!(
+                "{path}: {why}; nothing was written; nilfs fsck may repair the volume without loss, \
+                 and --force gives up what is listed"
+            );
             Err(Failure::new(Status::NotAVolume, message).into())
         }
         _ => Ok(()),
