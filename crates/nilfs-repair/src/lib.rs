@@ -305,6 +305,10 @@ fn passes(
         }
         plan.lost.extend(next.lost);
         plan.kept.extend(next.kept);
+        if settings.accept {
+            // What is still damaged is found by the last check.
+            plan.doubtful.clear();
+        }
         plan.doubtful.extend(next.doubtful);
         plan.writes.extend(next.writes);
         plan.after = next.after;

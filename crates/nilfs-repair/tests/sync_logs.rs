@@ -12,7 +12,7 @@ use nilfs_engine::{Filesystem, MountOptions, NewInode, Verify, Volume};
 use nilfs_ondisk::inode::S_IFREG;
 use nilfs_ondisk::superblock::{FEATURE_ROLL_FORWARD, STATE_VALID};
 use nilfs_ondisk::{BlockNr, Ino};
-use nilfs_repair::{AsRepaired, Observer, Risk};
+use nilfs_repair::{AsRepaired, Observer, Risk, Settings};
 use support::{Content, Image, Patient, add, present};
 
 /// Where the version is in the head of records, and where the first record has what.
@@ -232,6 +232,22 @@ fn damaged_content_of_logs_that_are_rolled_forward_is_named() {
         let named: Vec<_> = plan.doubtful.iter().map(|kept| kept.fault.clone()).collect();
         assert_eq!(named, Vec::from_iter(part));
     }
+}
+
+/// Content that was accepted where the engine had moved it was called damaged all the same.
+#[test]
+fn damaged_content_of_logs_that_are_rolled_forward_can_be_accepted() {
+    let mut synced = synced();
+    synced.destroy_before(2);
+    let patient = Patient::new(synced.image);
+    let device = Arc::clone(&patient.device) as Arc<dyn Device>;
+    let settings = Settings { uuid: [7; 16], accept: true, in_view: false };
+    let (options, observer) = Default::default();
+    let plan = nilfs_repair::plan_observed(&device, &options, settings, &observer).unwrap();
+    assert_eq!((plan.risk(), plan.doubtful.len()), (Risk::Loses, 0));
+    plan.apply(&*device, &mut |_| {}).unwrap();
+    let report = nilfs_check::check(&*device, &options).unwrap();
+    assert!(report.is_consistent(), "{report}");
 }
 
 /// Those who sync were told that it is durable, so it is no power cut, and a mount refuses it.
