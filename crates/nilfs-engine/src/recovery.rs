@@ -52,9 +52,16 @@ struct Beyond {
 }
 
 impl LogScan {
-    /// Logs beyond the first gap that is damage.
+    /// Logs beyond the first gap that is damage. Where the chain has come by the last sync log there all the
+    /// same, nothing is missing but what was written ahead: the numbers of sync logs follow each other.
     fn witnesses(&self, store: &Store) -> Option<Beyond> {
-        self.gaps.iter().find_map(|gap| beyond::witnesses(store, gap, self.cno))
+        let in_chain = |log: &ChainedLog| self.replay.iter().any(|it| it.start == log.start);
+        let is_missed = |beyond: &Beyond| {
+            let last = beyond.logs.iter().rfind(|log| log.kind != LogKind::Part);
+            !last.is_some_and(in_chain)
+        };
+        let mut damage = self.gaps.iter().filter_map(|gap| beyond::witnesses(store, gap, self.cno));
+        damage.find(is_missed)
     }
 
     /// The last log that a recovery needs: the newest checkpoint, or the last sync log after it, if
