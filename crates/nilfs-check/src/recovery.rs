@@ -567,7 +567,14 @@ fn check_gaps<'v, 'd>(
             return true;
         }
         let (place, fault) = (Location::VOLUME.log(gap.block), &gap.fault);
-        let Some(later) = beyond::witnesses(volume, reader, gap, scan.best.header.cno) else {
+        let later = beyond::witnesses(volume, reader, gap, scan.best.header.cno);
+        // Nothing is missing but what was written ahead: the numbers of sync logs follow each other.
+        if let Some(last) = later.as_ref().and_then(|later| last_synced(reader, later))
+            && comes_by(volume, reader, scan, last)
+        {
+            continue;
+        }
+        let Some(later) = later else {
             if matches!(fault, LogFault::Io(_)) {
                 let error = findings.error(Rule::RollForward, place, || {
                     format!("the log here {fault}, so a mount would fail")
@@ -590,6 +597,30 @@ fn check_gaps<'v, 'd>(
         return true;
     }
     false
+}
+
+/// The last of these logs that is no part of anything else.
+fn last_synced(reader: &mut LogReader<'_, '_>, logs: &[Link]) -> Option<BlockNr> {
+    let mut is_synced = |log: &&Link| {
+        log.header.has(SYNDT)
+            || log.header.has(SR)
+            || reader.content(log.block, &log.header).is_ok_and(|(_, records)| records.is_some())
+    };
+    logs.iter().rfind(|log| is_synced(log)).map(|log| log.block)
+}
+
+/// Whether a mount comes by a log when it rolls others forward.
+fn comes_by<'v, 'd>(
+    volume: &'v Volume<'d>,
+    reader: &mut LogReader<'v, 'd>,
+    scan: &Scan,
+    log: BlockNr,
+) -> bool {
+    let Some((first, seq)) = scan.first_after else { return false };
+    let next = volume.geometry.segment_of(scan.best.header.next);
+    let mut chain = Chain::new(volume, reader, first, seq, next);
+    chain.believed = Believed::Whole(scan.durable.clone());
+    std::iter::from_fn(|| chain.next()).any(|link| link.block == log)
 }
 
 /// Says where a log is damaged to whose blocks records of later ones refer. These are not written before it is

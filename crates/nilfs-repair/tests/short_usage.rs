@@ -111,17 +111,7 @@ fn what_a_mount_rolls_forward_beyond_a_damaged_log_is_repaired() {
     let (mut crashed, ahead) = crashed();
     crashed.forget_copies();
     let (_, expected) = recovered(crashed.clone());
-    let geometry = crashed.geometry();
-    let logs = crashed.logs();
-    // A log that is damaged before others in its segment is one that a mount refuses.
-    let ends = |log: &BlockNr| {
-        let found = logs.iter().find(|it| it.block == *log).unwrap();
-        let end = log.plus(found.header.nblocks.into());
-        end == geometry.segment_end(geometry.segment_of(*log))
-    };
-    let ahead: Vec<BlockNr> = ahead.into_iter().filter(ends).collect();
-    assert!(ahead.len() > 2, "{} logs end with their segments", ahead.len());
-    for log in ahead {
+    for log in ahead.into_iter().step_by(4) {
         let mut image = crashed.clone();
         lose_summary(&mut image, log);
         let report = image.check().unwrap();
