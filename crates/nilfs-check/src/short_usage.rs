@@ -23,7 +23,7 @@ impl Checker<'_, '_> {
         if beyond.is_empty() {
             return;
         }
-        // Nobody else has them before the checkpoints are walked.
+        // Until the checkpoints are walked, there is no other reference to these.
         let (mut owners, mut usage) = (self.owners.take(), std::mem::take(&mut self.usage));
         if let Some(owners) = owners.as_mut().and_then(Arc::get_mut)
             && let Some(usage) = Arc::get_mut(&mut usage)
