@@ -230,7 +230,7 @@ impl Draft {
             self.replace_unreadable(&report)?;
         }
         self.nameless = Nameless::of(&report);
-        if !self.in_view {
+        if !self.in_view && !self.repairs.is_empty() {
             self.doubts = self.doubts_of(&self.segments, report.newest_log)?;
             self.doubts.extend(self.doubts_rolled_forward(report.newest_log)?);
         }

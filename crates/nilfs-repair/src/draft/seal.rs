@@ -51,6 +51,9 @@ impl Draft {
         newest: LogCursor,
     ) -> io::Result<()> {
         let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
+        // Its own number may have been corrected.
+        let header = self.header(&superblock.geometry(), newest.block)?;
+        let newest = LogCursor { seq: header.map_or(newest.seq, |header| header.seq), ..newest };
         let is_before = (seq, log) < (newest.seq, newest.block);
         match is_before && is_walked(&superblock, log, seq, flags) {
             true => superblocks::go_on_from(self, newest),
