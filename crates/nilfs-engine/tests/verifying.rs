@@ -227,6 +227,43 @@ fn a_part_of_a_damaged_block_cannot_be_overwritten_and_the_whole_can() {
     }
 }
 
+/// A mount was refused, because an fsync had written a few bytes into a block, or cut it off within, that was
+/// damaged.
+#[test]
+fn what_was_synced_of_a_part_of_a_damaged_block_is_lost_with_it_and_nothing_else() {
+    let shorter = SetAttr { size: Some(199 * BLOCK + 9), ..SetAttr::default() };
+    for is_cut in [false, true] {
+        let device = various();
+        let fs = mount(&device, Verify::Metadata);
+        let root = fs.root().unwrap().inode;
+        let [large, small] =
+            ["large", "small"].map(|it| fs.lookup(&root, it.as_bytes()).unwrap().inode);
+        match is_cut {
+            true => _ = fs.set_attr(&large, &shorter).unwrap(),
+            false => fs.write(&large, 199 * BLOCK + 5, b"part").unwrap(),
+        }
+        fs.sync_file(&large).unwrap();
+        fs.write(&small, 5, b"synced").unwrap();
+        fs.sync_file(&small).unwrap();
+        let crashed = copy(&device);
+        let at = place(&crashed, large.ino(), 199);
+        flip(&crashed, at, 0);
+        let fs = mount(&crashed, Verify::Metadata);
+        let mut bytes = [0; 6];
+        Files::read(&*fs, small.ino(), 5, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"synced");
+        assert_eq!(
+            Files::attr(&*fs, large.ino()).unwrap().size,
+            if is_cut { 199 * BLOCK + 9 } else { 200 * BLOCK }
+        );
+        fs.unmount().unwrap();
+        let all = look(&crashed, Verify::All).unwrap();
+        let mut bytes = vec![0; 199 * BLOCK as usize];
+        Files::read(&all, large.ino(), 0, &mut bytes).unwrap();
+        is_damaged(Files::read(&all, large.ino(), 199 * BLOCK, &mut [0; 9]), at);
+    }
+}
+
 /// A commit that changed one inode made a new checksum for all others in the block.
 #[test]
 fn damaged_metadata_gets_no_checksum_that_is_right() {

@@ -269,7 +269,12 @@ impl Replay<'_> {
         let mut state = inode.state.write();
         let mut cut = record.cut;
         if record.size < state.size() {
-            clear_tail(&inode, &mut state, self.context, record.size)?;
+            match clear_tail(&inode, &mut state, self.context, record.size) {
+                Err(damage) if damage.is_of_block() => {
+                    lost_with_block(&inode, record.size, &damage);
+                }
+                cleared => cleared?,
+            }
             let end = FileBlock(self.context.view.store.block_size().blocks_for(record.size));
             cut = Some(cut.map_or(end, |cut| cut.min(end)));
         }
@@ -293,8 +298,11 @@ impl Replay<'_> {
         let key = block_size.block_of(record.offset);
         self.check_end(&inode, key)?;
         let mut state = inode.state.write();
-        let bytes = inode.page_mut(&mut state, self.context, key, within)?;
-        bytes.copy_from_slice(&record.bytes);
+        match inode.page_mut(&mut state, self.context, key, within) {
+            Ok(bytes) => bytes.copy_from_slice(&record.bytes),
+            Err(damage) if damage.is_of_block() => lost_with_block(&inode, record.offset, &damage),
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 
@@ -350,6 +358,15 @@ impl Replay<'_> {
         }
         self.block(block)
     }
+}
+
+/// Takes note that what was fsynced of a part of a block is lost with the rest of it. With a checksum that fits, nothing
+/// would tell of the damage any more.
+fn lost_with_block(inode: &Inode, offset: u64, damage: &Error) {
+    tracing::error!(
+        "inode {}: what was fsynced at offset {offset} is lost with the block that it is in: {damage}",
+        inode.ino()
+    );
 }
 
 fn timestamp(time: Time) -> Timestamp {
