@@ -35,7 +35,7 @@ pub(crate) struct Synced {
 /// The rest of a segment from a log on that is damaged.
 pub(crate) struct PassedOver {
     pub(crate) blocks: Range<BlockNr>,
-    /// What is wrong with the log.
+    /// The fault of the log, in words.
     pub(crate) fault: String,
 }
 

@@ -421,7 +421,7 @@ mod tests {
         assert_eq!(ours.mount("/d", "/m", false), r"'/it'\''s/nilfs' mount -o pp=0 '/d' '/m'");
     }
 
-    /// What checking blocks costs could not be compared.
+    /// The cost of checking blocks could not be compared.
     #[test]
     fn ours_is_mounted_with_each_way_of_checking_blocks() {
         for verify in ["none", "metadata", "all"] {

@@ -222,7 +222,7 @@ impl Draft {
 /// Parts of files.
 #[derive(Default)]
 struct Parts {
-    /// Those that are damaged or may be, and whether they are known to be.
+    /// Parts that are damaged or may be, by file and by whether they are known to be damaged.
     parts: BTreeMap<(Ino, bool), Vec<Range<u128>>>,
     /// Blocks that have come after those that are looked at.
     written_over: BTreeSet<(Ino, FileBlock)>,

@@ -1,5 +1,5 @@
-//! Sync logs that cannot be rolled forward, which the engine says, as its recovery would. Where a later log has a
-//! copy of the summary that is missing, it is restored; else they are given up.
+//! Sync logs that cannot be rolled forward; the engine's plan of a recovery tells which these are. A summary
+//! that is missing is restored where a later log has a copy of it. Else the logs are given up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -83,7 +83,7 @@ fn restore(
     Ok(Some(Made::new(action, Risk::Safe)))
 }
 
-/// Gives up the logs that cannot be rolled forward, given those that can.
+/// Removes the logs that cannot be rolled forward. Those in `applied` can be.
 fn give_up(
     draft: &mut Draft,
     wrong: BlockNr,

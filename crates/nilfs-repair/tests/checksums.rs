@@ -133,8 +133,8 @@ fn content_of_which_the_summary_is_lost_is_unverified_until_it_is_accepted() {
     }
 }
 
-/// On a volume that was not unmounted, the summary got a checksum that was right for whatever was there, if a
-/// mount would have come by its log: no file was named, and from then on nothing told of the damage.
+/// On a volume that was not unmounted, the summary got a checksum that fitted the damaged content, if a mount
+/// would have come by its log: no file was named, and from then on nothing told of the damage.
 #[test]
 fn content_of_which_the_summary_is_lost_stays_known_after_a_crash() {
     let (crashed, logs) = crashed();

@@ -201,7 +201,7 @@ fn build(
         Ok(plan) => plan,
         Err(missing) => return Ok(Err(missing)),
     };
-    // Only what is behind records is read as copies.
+    // A reader finds copies by the end of the records.
     let copies = if records > 0 { &base.copies[..] } else { &[] };
     let extras = Extras { cno, now: what.now, records: what.records, copies, super_root: None };
     let logs = seal(store, &plan, &payload, &extras, |_| flags);

@@ -360,8 +360,8 @@ impl Replay<'_> {
     }
 }
 
-/// Takes note that what was fsynced of a part of a block is lost with the rest of it. With a checksum that fits, nothing
-/// would tell of the damage any more.
+/// Takes note that what was fsynced of a part of a block is lost with the rest of it. With a checksum that fits,
+/// nothing would tell of the damage any more.
 fn lost_with_block(inode: &Inode, offset: u64, damage: &Error) {
     tracing::error!(
         "inode {}: what was fsynced at offset {offset} is lost with the block that it is in: {damage}",
