@@ -2,22 +2,27 @@
 //! cut takes what was not durable. But if a later log says that everything before it was durable, the
 //! missing one was damaged, and a mount refuses the volume. It must not know what records change.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use nilfs_ondisk::summary::{self, LogHeader, SR};
-use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
+use nilfs_ondisk::{BlockNr, Cno, Seq};
 
 use crate::log::{LogFault, LogReader};
-use crate::recovery::{Chain, Gap, Link, header_of, super_root_of};
+use crate::recovery::{Gap, Link, header_of, super_root_of};
 use crate::volume::Volume;
 
-/// Bytes after a gap that a mount reads to see whether anything was written there.
-const NEAR: u64 = 80 << 10;
+/// Bytes after a gap that are all read to see whether anything was written there: those that a device may lose
+/// together, and a log of an fsync.
+const NEAR: u64 = LONGEST_LOST + (80 << 10);
+
+/// Bytes that a device loses together at most, as far as later logs are looked for.
+const LONGEST_LOST: u64 = 512 << 10;
 
 /// Bytes of a log at the end of the chain that a mount reads to see whether it was torn.
 const LONGEST_TORN: u64 = 1 << 20;
 
-/// The logs beyond a gap, from the first that is found on, if one of them says that a log in the gap was
+/// The logs beyond a gap, as far as they are known to be whole, if one of them says that a log in the gap was
 /// durable. `newest` is the newest checkpoint: what is older than that does not know of the gap.
 pub(crate) fn witnesses<'v, 'd>(
     volume: &'v Volume<'d>,
@@ -25,44 +30,96 @@ pub(crate) fn witnesses<'v, 'd>(
     gap: &Gap,
     newest: Cno,
 ) -> Option<Vec<Link>> {
-    let segment = volume.geometry.segment_of(gap.block);
-    let end = volume.geometry.segment_end(segment);
-    let mut at = if is_unwritten(volume, reader, gap) { end } else { gap.block.plus(1) };
-    while let Some(first) = next_log(reader, at..end, gap.seq) {
-        let run = run_from(volume, reader, first, gap.seq);
-        if vouch(volume, reader, &run, newest) {
-            return Some(run);
-        }
-        let in_segment = |link: &&Link| volume.geometry.segment_of(link.block) == segment;
-        at = run.iter().rfind(in_segment).map_or(first.plus(1), Link::end);
+    let mut logs = logs_beyond(volume, reader, gap);
+    let mut numbered = logs.iter().enumerate();
+    if !numbered.any(|(nth, log)| vouches_for_all_before(volume, reader, log, nth, newest)) {
+        return None;
     }
-    // A log that fills its segment has all later ones in the next.
-    let header = summarized(reader, gap.block, gap.seq).ok()?;
-    let next = Some(header.next).filter(|next| volume.geometry.has_block(*next))?;
-    let run = run_from(volume, reader, next, gap.seq.plus(1));
-    vouch(volume, reader, &run, newest).then_some(run)
+    let durable = durable_ones(volume, reader, &logs);
+    let mut is_torn = |log: &Link| {
+        !durable.contains(&log.block) && reader.verify(log.block, &log.header).is_err()
+    };
+    let torn = logs.iter().position(&mut is_torn);
+    logs.truncate(torn.unwrap_or(logs.len()));
+    Some(logs)
 }
 
-/// Logs from one on, as far as they follow one another.
-fn run_from<'v, 'd>(
+/// All logs that can be found beyond a gap, from segment to segment.
+fn logs_beyond<'v, 'd>(
     volume: &'v Volume<'d>,
     reader: &mut LogReader<'v, 'd>,
-    first: BlockNr,
+    gap: &Gap,
+) -> Vec<Link> {
+    let geometry = &volume.geometry;
+    let (mut place, mut seq) = (Some(gap.block), gap.seq);
+    let mut logs = Vec::new();
+    while let Some(from) = place.filter(|at| geometry.has_block(*at)) {
+        let found = logs_of_segment(volume, reader, from, seq);
+        place = found.last().map(|log| log.header.next);
+        if found.is_empty() && from == gap.block {
+            place = after_lost_segment(volume, gap);
+        }
+        place = place.map(|next| geometry.segment_start(geometry.segment_of(next)));
+        seq = seq.plus(1);
+        logs.extend(found);
+    }
+    logs.retain(|log| log.block != gap.block);
+    logs
+}
+
+/// Where the log goes on most often after a segment, if a device can lose all of that together.
+fn after_lost_segment(volume: &Volume<'_>, gap: &Gap) -> Option<BlockNr> {
+    let geometry = &volume.geometry;
+    let segment = geometry.segment_of(gap.block);
+    let (start, end) = (geometry.segment_start(segment), geometry.segment_end(segment));
+    let bytes = (end.0 - start.0) * geometry.block_size.bytes64();
+    (start == gap.block && bytes <= LONGEST_LOST).then_some(end)
+}
+
+/// The logs of one use of a segment, from a block on.
+fn logs_of_segment<'v, 'd>(
+    volume: &'v Volume<'d>,
+    reader: &mut LogReader<'v, 'd>,
+    from: BlockNr,
     seq: Seq,
 ) -> Vec<Link> {
-    let mut chain = Chain::new(volume, reader, first, seq, SegNum(0));
-    std::iter::from_fn(|| chain.next()).collect()
+    let end = volume.geometry.segment_end(volume.geometry.segment_of(from));
+    let mut logs = Vec::new();
+    let mut at = from;
+    while at < end {
+        if let Ok(header) = summarized(reader, at, seq) {
+            let log = Link { block: at, header };
+            at = log.end();
+            logs.push(log);
+        } else if is_unwritten(volume, reader, at) {
+            break;
+        } else if let Some(next) = next_log(reader, at.plus(1)..end, seq) {
+            at = next;
+        } else {
+            break;
+        }
+    }
+    logs
 }
 
-/// Whether one of the logs of a run says that everything before the run was durable.
-fn vouch<'v, 'd>(
+/// The logs that later ones, of those that follow each other, call durable: no power cut has torn them.
+pub(crate) fn durable_ones<'v, 'd>(
     volume: &'v Volume<'d>,
     reader: &mut LogReader<'v, 'd>,
-    run: &[Link],
-    newest: Cno,
-) -> bool {
-    let mut numbered = run.iter().enumerate();
-    numbered.any(|(nth, log)| vouches_for_all_before(volume, reader, log, nth, newest))
+    links: &[Link],
+) -> HashSet<BlockNr> {
+    let before = |(nth, link): (usize, &Link)| match link.header.has(SR) {
+        true => super_root_of(volume, reader, link.block, &link.header)
+            .ok()
+            .filter(|it| it.durable_before)
+            .map(|_| nth),
+        false => {
+            let (_, records) = reader.content(link.block, &link.header).ok()?;
+            records?.unflushed.map(|unflushed| nth.saturating_sub(unflushed.into()))
+        }
+    };
+    let count = links.iter().enumerate().filter_map(before).max().unwrap_or(0);
+    links[..count].iter().map(|link| link.block).collect()
 }
 
 /// The header of a log whose summary is right.
@@ -108,13 +165,18 @@ pub(crate) fn lacks_a_bit<'v, 'd>(
         && summary::lacks_a_bit(&log, geometry.block_size, geometry.blocks_per_segment, volume.seed)
 }
 
-/// Whether nothing lies in a gap, nor anywhere after that where a mount looks.
-fn is_unwritten<'v, 'd>(volume: &'v Volume<'d>, reader: &mut LogReader<'v, 'd>, gap: &Gap) -> bool {
+/// Whether nothing lies in a block, nor anywhere after that in its segment where it is looked for: in all blocks
+/// that are near, and in some further and further away.
+fn is_unwritten<'v, 'd>(
+    volume: &'v Volume<'d>,
+    reader: &mut LogReader<'v, 'd>,
+    from: BlockNr,
+) -> bool {
     let (geometry, size) = (&volume.geometry, volume.geometry.block_size.bytes64());
-    let end = geometry.segment_end(geometry.segment_of(gap.block));
-    let near = (gap.block.0..gap.block.plus(NEAR / size).0).map(BlockNr);
+    let end = geometry.segment_end(geometry.segment_of(from));
+    let near = (from.0..from.plus(NEAR / size).0).map(BlockNr);
     let further = (0..u64::BITS).map_while(|nth| (NEAR / size).checked_shl(nth));
-    let further = further.map(|distance| BlockNr(gap.block.0.saturating_add(distance)));
+    let further = further.map(|distance| BlockNr(from.0.saturating_add(distance)));
     let mut blocks = near.chain(further).take_while(|at| *at < end);
     blocks.all(|at| reader.block(at).is_ok_and(|block| block.iter().all(|byte| *byte == 0)))
 }

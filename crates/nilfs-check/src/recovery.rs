@@ -2,6 +2,7 @@
 //! after it (§1.3), without writing anything.
 
 use std::collections::{BTreeSet, HashSet};
+use std::ops::Range;
 
 use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
@@ -107,8 +108,9 @@ pub(crate) fn find_newest(
     let synced = if winner.is_clean() && !fallen_back {
         Synced::default()
     } else {
-        let is_refused = check_gaps(volume, &mut reader, &scan, findings);
-        let synced = roll_forward(volume, &mut reader, &scan, findings);
+        let mut replay = Replay::after(volume, &mut reader, &scan);
+        let is_refused = check_gaps(volume, &mut reader, &scan, &mut replay, findings);
+        let synced = roll_forward(volume, &mut reader, &scan, replay, findings);
         if !is_refused {
             check_passed_over(&synced, findings);
         }
@@ -163,7 +165,8 @@ fn check_announced<'v, 'd>(
 ) {
     let place = Location::VOLUME.log(newest.block);
     let follow = Scan::run(volume, reader, newest, false).is_ok_and(|scan| {
-        roll_forward(volume, reader, &scan, &mut Findings::new(1)).only_by_records
+        let replay = Replay::after(volume, reader, &scan);
+        roll_forward(volume, reader, &scan, replay, &mut Findings::new(1)).only_by_records
     });
     match follow {
         true => drop(findings.warning(Rule::RollForward, place, || {
@@ -240,8 +243,6 @@ struct Scan {
     misnamed: Option<LogCursor>,
     /// First log after the best one, and its sequence number.
     first_after: Option<(BlockNr, Seq)>,
-    /// Last log that ends a logical segment after the best one.
-    last_end: Option<BlockNr>,
     /// A log that should not be part of the chain.
     astray: Option<BlockNr>,
     /// Where there is no whole log after the best one.
@@ -281,7 +282,6 @@ impl Scan {
             misnamed: Some(from).filter(|it| it.block == link.block && it.cno != link.header.cno),
             best: SuperRootLog { log: link.block, header: link.header },
             first_after: None,
-            last_end: None,
             astray: None,
             gaps: Vec::new(),
             passed: Vec::new(),
@@ -296,13 +296,10 @@ impl Scan {
         reader: &mut LogReader<'v, 'd>,
     ) -> Option<(usize, LogCursor)> {
         self.gaps.iter().enumerate().find_map(|(nth, gap)| {
-            let run = beyond::witnesses(volume, reader, gap, self.best.header.cno)?;
-            let durable = durable_ones(volume, reader, &run);
-            let later = run.iter().find(|link| {
+            let logs = beyond::witnesses(volume, reader, gap, self.best.header.cno)?;
+            let later = logs.iter().find(|link| {
                 link.header.cno > self.best.header.cno
                     && super_root_of(volume, reader, link.block, &link.header).is_ok()
-                    && (durable.contains(&link.block)
-                        || reader.verify(link.block, &link.header).is_ok())
             })?;
             let LogHeader { seq, cno, .. } = later.header;
             Some((nth, LogCursor { block: later.block, seq, cno }))
@@ -317,7 +314,7 @@ impl Scan {
     ) -> Result<Self, LogFault> {
         let mut chain = Chain::new(volume, reader, start.block, start.seq, SegNum(0));
         let skimmed: Vec<Link> = std::iter::from_fn(|| chain.next()).collect();
-        let mut durable = durable_ones(volume, reader, &skimmed);
+        let mut durable = beyond::durable_ones(volume, reader, &skimmed);
         durable.insert(start.block);
         let mut chain = Chain::new(volume, reader, start.block, start.seq, SegNum(0));
         chain.believed = Believed::Whole(durable);
@@ -335,9 +332,6 @@ impl Scan {
                 break;
             }
             scan.first_after.get_or_insert((link.block, link.header.seq));
-            if link.header.has(LOGEND) {
-                scan.last_end = Some(link.block);
-            }
         }
         scan.gaps = chain.gaps;
         if let Believed::Whole(durable) = chain.believed {
@@ -371,6 +365,7 @@ pub(crate) fn super_root_of(
 }
 
 /// A log of the chain.
+#[derive(Clone, Copy)]
 pub(crate) struct Link {
     pub(crate) block: BlockNr,
     pub(crate) header: LogHeader,
@@ -388,26 +383,6 @@ pub(crate) struct Gap {
     pub(crate) block: BlockNr,
     pub(crate) seq: Seq,
     fault: LogFault,
-}
-
-/// The logs that later ones, of those that follow each other, call durable: no power cut has torn them.
-fn durable_ones<'v, 'd>(
-    volume: &'v Volume<'d>,
-    reader: &mut LogReader<'v, 'd>,
-    links: &[Link],
-) -> HashSet<BlockNr> {
-    let before = |(nth, link): (usize, &Link)| match link.header.has(SR) {
-        true => super_root_of(volume, reader, link.block, &link.header)
-            .ok()
-            .filter(|it| it.durable_before)
-            .map(|_| nth),
-        false => {
-            let (_, records) = reader.content(link.block, &link.header).ok()?;
-            records?.unflushed.map(|unflushed| nth.saturating_sub(unflushed.into()))
-        }
-    };
-    let count = links.iter().enumerate().filter_map(before).max().unwrap_or(0);
-    links[..count].iter().map(|link| link.block).collect()
 }
 
 /// Logs that are taken for what they seem to be.
@@ -512,6 +487,97 @@ pub(crate) fn header_of(
     }
 }
 
+/// The logs after the newest checkpoint that a mount reads.
+struct Replay {
+    links: Vec<Link>,
+    /// Between and after them.
+    passed_over: Vec<PassedOver>,
+}
+
+impl Replay {
+    /// What the chain has.
+    fn after<'v, 'd>(volume: &'v Volume<'d>, reader: &mut LogReader<'v, 'd>, scan: &Scan) -> Self {
+        let Some((first, seq)) = scan.first_after else {
+            return Self { links: Vec::new(), passed_over: Vec::new() };
+        };
+        let next = volume.geometry.segment_of(scan.best.header.next);
+        let mut chain = Chain::new(volume, reader, first, seq, next);
+        chain.believed = Believed::Whole(scan.durable.clone());
+        let links = std::iter::from_fn(|| chain.next());
+        let links = links.take_while(|link| !link.header.is_off_chain()).collect();
+        let passed_over = |Gap { block, fault, .. }| {
+            let end = volume.geometry.segment_end(volume.geometry.segment_of(block));
+            PassedOver { blocks: block..end, fault: fault.to_string() }
+        };
+        Self { links, passed_over: chain.gaps.into_iter().map(passed_over).collect() }
+    }
+
+    /// Whether it has the last log of some that is no part of anything else.
+    fn comes_by(&self, reader: &mut LogReader<'_, '_>, logs: &[Link]) -> bool {
+        let mut is_synced = |log: &&Link| {
+            log.header.has(SYNDT)
+                || log.header.has(SR)
+                || reader.content(log.block, &log.header).is_ok_and(|(_, it)| it.is_some())
+        };
+        let last = logs.iter().rfind(|log| is_synced(log)).map(|log| log.block);
+        last.is_some_and(|last| self.links.iter().any(|link| link.block == last))
+    }
+
+    /// Goes on with the logs beyond a gap, if no sync log is missing in it: their numbers follow each other.
+    fn goes_on<'v, 'd>(
+        &mut self,
+        volume: &'v Volume<'d>,
+        reader: &mut LogReader<'v, 'd>,
+        scan: &Scan,
+        gap: &Gap,
+        later: &[Link],
+    ) -> bool {
+        let base = scan.best.header.cno;
+        let mut number = |log: &Link| {
+            let records = reader.content(log.block, &log.header).ok()?.1?;
+            (records.base == base).then_some(records.number)
+        };
+        let before = self.links.iter().rev().find_map(&mut number).unwrap_or(0);
+        let goes_on = later.iter().find_map(&mut number).is_some_and(|it| it == before + 1);
+        if goes_on {
+            self.passed_over.retain(|it| it.blocks.start != gap.block);
+            self.passed_over.extend(holes(volume, reader, gap, later));
+            self.links.extend(later);
+        }
+        goes_on
+    }
+}
+
+/// Blocks from a gap on that are of none of the logs found beyond that.
+fn holes<'v, 'd>(
+    volume: &'v Volume<'d>,
+    reader: &mut LogReader<'v, 'd>,
+    gap: &Gap,
+    logs: &[Link],
+) -> Vec<PassedOver> {
+    let geometry = &volume.geometry;
+    let mut segment = geometry.segment_of(gap.block);
+    let (mut at, mut seq) = (gap.block, gap.seq);
+    let mut holes = Vec::new();
+    let mut add = |blocks: Range<BlockNr>, seq| {
+        if blocks.start.plus(1) < blocks.end
+            && let Err(fault) = beyond::summarized(reader, blocks.start, seq)
+        {
+            holes.push(PassedOver { blocks, fault: fault.to_string() });
+        }
+    };
+    for log in logs {
+        if log.header.seq != seq {
+            add(at..geometry.segment_end(segment), seq);
+            segment = geometry.segment_of(log.block);
+            (at, seq) = (geometry.segment_start(segment), log.header.seq);
+        }
+        add(at..log.block, seq);
+        at = log.end();
+    }
+    holes
+}
+
 /// Logs of which the last is still to come.
 struct Begun {
     data_sync: bool,
@@ -557,6 +623,7 @@ fn check_gaps<'v, 'd>(
     volume: &'v Volume<'d>,
     reader: &mut LogReader<'v, 'd>,
     scan: &Scan,
+    replay: &mut Replay,
     findings: &mut Findings,
 ) -> bool {
     for gap in &scan.gaps {
@@ -568,14 +635,15 @@ fn check_gaps<'v, 'd>(
         }
         let (place, fault) = (Location::VOLUME.log(gap.block), &gap.fault);
         let later = beyond::witnesses(volume, reader, gap, scan.best.header.cno);
-        // Nothing is missing but what was written ahead: the numbers of sync logs follow each other.
-        if let Some(last) = later.as_ref().and_then(|later| last_synced(reader, later))
-            && comes_by(volume, reader, scan, last)
+        let can_be_read = !matches!(fault, LogFault::Io(_));
+        if let Some(later) = &later
+            && (replay.comes_by(reader, later)
+                || can_be_read && replay.goes_on(volume, reader, scan, gap, later))
         {
             continue;
         }
         let Some(later) = later else {
-            if matches!(fault, LogFault::Io(_)) {
+            if !can_be_read {
                 let error = findings.error(Rule::RollForward, place, || {
                     format!("the log here {fault}, so a mount would fail")
                 });
@@ -583,12 +651,14 @@ fn check_gaps<'v, 'd>(
             }
             continue;
         };
+        let after = later.first().map(|first| {
+            let count = counted(later.len() as u64, "log");
+            format!(", and {count} after it, from block {} on", first.block)
+        });
         let error = findings.error(Rule::RollForward, place, || {
             format!(
-                "{DAMAGED}: {fault}. A mount would fail; without a repair this log is lost, and {} \
-                 after it, from block {} on",
-                counted(later.len() as u64, "log"),
-                later[0].block
+                "{DAMAGED}: {fault}. A mount would fail; without a repair this log is lost{}",
+                after.unwrap_or_default()
             )
         });
         // No fsync has written a checkpoint that is cut off.
@@ -597,30 +667,6 @@ fn check_gaps<'v, 'd>(
         return true;
     }
     false
-}
-
-/// The last of these logs that is no part of anything else.
-fn last_synced(reader: &mut LogReader<'_, '_>, logs: &[Link]) -> Option<BlockNr> {
-    let mut is_synced = |log: &&Link| {
-        log.header.has(SYNDT)
-            || log.header.has(SR)
-            || reader.content(log.block, &log.header).is_ok_and(|(_, records)| records.is_some())
-    };
-    logs.iter().rfind(|log| is_synced(log)).map(|log| log.block)
-}
-
-/// Whether a mount comes by a log when it rolls others forward.
-fn comes_by<'v, 'd>(
-    volume: &'v Volume<'d>,
-    reader: &mut LogReader<'v, 'd>,
-    scan: &Scan,
-    log: BlockNr,
-) -> bool {
-    let Some((first, seq)) = scan.first_after else { return false };
-    let next = volume.geometry.segment_of(scan.best.header.next);
-    let mut chain = Chain::new(volume, reader, first, seq, next);
-    chain.believed = Believed::Whole(scan.durable.clone());
-    std::iter::from_fn(|| chain.next()).any(|link| link.block == log)
 }
 
 /// Says where a log is damaged to whose blocks records of later ones refer. These are not written before it is
@@ -647,25 +693,22 @@ fn roll_forward<'v, 'd>(
     volume: &'v Volume<'d>,
     reader: &mut LogReader<'v, 'd>,
     scan: &Scan,
+    replay: Replay,
     findings: &mut Findings,
 ) -> Synced {
     let mut synced = Synced::default();
-    let Some((first, seq)) = scan.first_after else {
+    let Some(place) = replay.links.first().map(|link| Location::VOLUME.log(link.block)) else {
         return synced;
     };
-    let place = Location::VOLUME.log(first);
-    let Some(last) = scan.last_end else {
+    let Some(last) = replay.links.iter().rposition(|link| link.header.has(LOGEND)) else {
         findings.note(Rule::RollForward, place, || {
             "an unfinished logical segment follows the newest super root; a mount drops it".into()
         });
         return synced;
     };
-    let next = volume.geometry.segment_of(scan.best.header.next);
-    let mut chain = Chain::new(volume, reader, first, seq, next);
-    chain.believed = Believed::Whole(scan.durable.clone());
     let mut open: Option<Begun> = None;
     let mut number = 0;
-    while let Some(Link { block, header }) = chain.next() {
+    for &Link { block, header } in &replay.links[..=last] {
         let place = Location::VOLUME.log(block);
         if header.has(LOGBGN) {
             open = Some(Begun { data_sync: header.has(SYNDT), logs: Vec::new() });
@@ -678,12 +721,12 @@ fn roll_forward<'v, 'd>(
             error.corrected_by(given_up(place));
             break;
         }
-        if let Err(fault) = chain.reader.verify(block, &header) {
+        if let Err(fault) = reader.verify(block, &header) {
             findings.error(Rule::RollForward, place, || {
                 format!("{DAMAGED}: {fault}. A mount rolls it forward as it is")
             });
         }
-        let (items, records) = match chain.reader.content(block, &header) {
+        let (items, records) = match reader.content(block, &header) {
             Ok(content) => content,
             Err(fault) => {
                 let error = findings.error(Rule::RollForward, place, || fault.to_string());
@@ -711,15 +754,8 @@ fn roll_forward<'v, 'd>(
                 synced.logs.extend(begun.logs);
             }
         }
-        if block == last {
-            break;
-        }
     }
-    let passed_over = |Gap { block, fault, .. }| {
-        let end = volume.geometry.segment_end(volume.geometry.segment_of(block));
-        PassedOver { blocks: block..end, fault: fault.to_string() }
-    };
-    synced.passed_over = chain.gaps.into_iter().map(passed_over).collect();
+    synced.passed_over = replay.passed_over;
     if !synced.logs.is_empty() {
         findings.note(Rule::RollForward, place, || {
             let files: BTreeSet<Ino> = synced.logs.iter().flat_map(SyncLog::inodes).collect();

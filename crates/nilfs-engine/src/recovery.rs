@@ -48,12 +48,13 @@ pub(crate) struct LogScan {
 #[derive(Debug)]
 struct Beyond {
     gap: Gap,
+    /// The first of the logs that says so.
+    vouching: BlockNr,
     logs: Vec<ChainedLog>,
 }
 
 impl LogScan {
-    /// Logs beyond the first gap that is damage. Where the chain has come by the last sync log there all the
-    /// same, nothing is missing but what was written ahead: the numbers of sync logs follow each other.
+    /// Logs beyond the first gap that is damage, unless the last sync log there has been found all the same.
     fn witnesses(&self, store: &Store) -> Option<Beyond> {
         let in_chain = |log: &ChainedLog| self.replay.iter().any(|it| it.start == log.start);
         let is_missed = |beyond: &Beyond| {
@@ -62,6 +63,24 @@ impl LogScan {
         };
         let mut damage = self.gaps.iter().filter_map(|gap| beyond::witnesses(store, gap, self.cno));
         damage.find(is_missed)
+    }
+
+    /// Goes on with logs beyond a gap, if no sync log is missing there, but only what was written ahead: their
+    /// numbers follow each other.
+    fn goes_on(&mut self, store: &Store, logs: &[ChainedLog]) -> bool {
+        let number = |log| {
+            let records = beyond::records_of(store, log).filter(|it| it.base == self.cno)?;
+            Some(records.number)
+        };
+        let before = self.replay.last().map_or(Some(0), number);
+        let first = logs.iter().find(|log| log.kind != LogKind::Part).and_then(number);
+        let is_next = first.zip(before).is_some_and(|(first, before)| first == before + 1);
+        if is_next && let Some(last) = logs.last() {
+            self.replay.extend(logs);
+            self.replay.truncate(needed(&self.replay));
+            self.last_valid = *last;
+        }
+        is_next
     }
 
     /// The last log that a recovery needs: the newest checkpoint, or the last sync log after it, if
@@ -153,14 +172,14 @@ fn closed(store: &Store, start: LogCursor) -> Result<Option<LogScan>> {
 fn follow(store: &Store, start: LogCursor) -> Result<Option<LogScan>> {
     let Some(mut found) = follow_chain(store, start.block, start.seq)? else { return Ok(None) };
     while let Some(witnesses) = found.witnesses(store) {
-        let later = beyond::later_checkpoint(store, &witnesses.logs, found.cno)?;
-        let from_there = match later {
-            Some(later) => {
-                follow_chain(store, later.start, later.header.seq)?.map(|it| (later, it))
+        let Some(later) = beyond::later_checkpoint(&witnesses.logs, found.cno) else {
+            if found.goes_on(store, &witnesses.logs) {
+                continue;
             }
-            None => None,
+            found.beyond = Some(witnesses);
+            break;
         };
-        let Some((later, from_there)) = from_there else {
+        let Some(from_there) = follow_chain(store, later.start, later.header.seq)? else {
             found.beyond = Some(witnesses);
             break;
         };
@@ -265,13 +284,18 @@ impl Seen {
         let chain = chain.collect();
         let later = self.logs.into_iter().skip_while(|log| log.start != newest.start).skip(1);
         let mut replay: Vec<ChainedLog> = later.collect();
-        let completes = |log: &ChainedLog| log.kind != LogKind::Part && log.header.has(LOGEND);
-        replay.truncate(replay.iter().rposition(completes).map_or(0, |last| last + 1));
+        replay.truncate(needed(&replay));
         let mut gaps: Vec<Gap> = gaps.into_iter().filter(|gap| gap.is_after(&newest)).collect();
         gaps.sort_unstable_by_key(|gap| (gap.seq, gap.at));
         gaps.dedup_by_key(|gap| (gap.seq, gap.at));
         LogScan { newest, cno, last_valid, clean, chain, replay, gaps, beyond: None }
     }
+}
+
+/// How many logs come up to the last that completes something.
+fn needed(logs: &[ChainedLog]) -> usize {
+    let completes = |log: &ChainedLog| log.kind != LogKind::Part && log.header.has(LOGEND);
+    logs.iter().rposition(completes).map_or(0, |last| last + 1)
 }
 
 /// What fsyncs have made durable after the newest checkpoint, as far as it can be rolled forward.
@@ -353,7 +377,8 @@ impl RollForward {
         let ends = needed.map(|(it, written)| (it.block.plus(it.count.into()), written));
         if let Some((needed, written)) = ends.max() {
             let end = end_of_logs(store, gap, needed.min(beyond.end));
-            self.filled.insert(segment, (end, written));
+            let filled = self.filled.entry(segment).or_default();
+            *filled = (*filled).max((end, written));
         }
     }
 
@@ -410,10 +435,10 @@ fn complete(store: &Store, found: &LogScan) -> Result<RollForward> {
         }
     }
     let mut complete = gathering.complete;
-    if let Some(Beyond { gap, logs }) = &found.beyond {
+    if let Some(Beyond { gap, vouching, logs }) = &found.beyond {
         complete.fault = Some(Error::Inconsistent(format!(
-            "the log in block {} is damaged; it was durable when the log in block {} was written",
-            gap.at, logs[0].start
+            "the log in block {} is damaged; it was durable when the log in block {vouching} was written",
+            gap.at
         )));
         complete.stops_at = Some(gap.at);
         complete.cut_off.clone_from(logs);

@@ -267,6 +267,129 @@ fn a_later_log_is_found_though_the_summary_of_a_long_one_is_damaged() {
     }
 }
 
+/// A volume of small segments with a log through several of them, in use, whose superblocks name its first
+/// checkpoint: they are not written with each.
+fn through_small_segments() -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let shape = Parameters { blocks_per_segment: 64, ..parameters(BLOCK as u64) };
+    format(&*device, &shape).unwrap();
+    let mut first = *open(&device).superblock();
+    first.raw_mut().s_state.set(0);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    for nth in 0..6 {
+        let file = make(&fs, &root, &nth.to_string());
+        fs.write(&file, 0, &pattern(nth, 30 * BLOCK)).unwrap();
+        fs.sync().unwrap();
+    }
+    let crashed = copy_of(&device);
+    for at in [PRIMARY_SUPERBLOCK, secondary_superblock(device.size()).unwrap()] {
+        crashed.write_at(at, &[IoSlice::new(&first.encode())]).unwrap();
+    }
+    crashed
+}
+
+/// Later logs were looked for in one segment and the next, so two damaged blocks hid all of them: a mount showed
+/// the empty volume and went on writing there. The check agreed.
+#[test]
+fn two_damaged_logs_hide_none_of_the_later_ones() {
+    let device = through_small_segments();
+    let newest = open(&device).last_log();
+    let geometry = open(&device).superblock().geometry();
+    let segments = geometry.segment_of(newest.block).0;
+    assert!(segments >= 4, "{segments} segments");
+    for segment in 1..segments - 1 {
+        for damage in [vec![0; BLOCK], pattern(9, BLOCK)] {
+            let damaged = copy_of(&device);
+            for segment in [segment, segment + 1] {
+                let at = geometry.segment_start(SegNum(segment)).0 * BLOCK as u64;
+                damaged.write_at(at, &[IoSlice::new(&damage)]).unwrap();
+            }
+            assert_eq!(open(&damaged).last_log(), newest, "segments from {segment} on");
+            let report = nilfs_check::check(&*damaged, &Default::default()).unwrap();
+            assert_eq!(report.newest, newest.cno, "segments from {segment} on: {report}");
+        }
+    }
+}
+
+/// A segment that is lost as a whole has none that names the next.
+#[test]
+fn a_segment_that_is_lost_as_a_whole_hides_none_of_the_later_ones() {
+    let device = through_small_segments();
+    let newest = open(&device).last_log();
+    let geometry = open(&device).superblock().geometry();
+    for segment in 1..geometry.segment_of(newest.block).0 {
+        for damage in [vec![0; 64 * BLOCK], pattern(9, 64 * BLOCK)] {
+            let damaged = copy_of(&device);
+            let at = geometry.segment_start(SegNum(segment)).0 * BLOCK as u64;
+            damaged.write_at(at, &[IoSlice::new(&damage)]).unwrap();
+            assert_eq!(open(&damaged).last_log(), newest, "segment {segment}");
+            let report = nilfs_check::check(&*damaged, &Default::default()).unwrap();
+            assert_eq!(report.newest, newest.cno, "segment {segment}: {report}");
+        }
+    }
+}
+
+/// A volume with a file that was written ahead of the log of its fsync, and two fsyncs after that. Returns it with
+/// the logs after the checkpoint, the content of the file, and its name.
+fn synced_ahead() -> (Arc<MemoryDevice>, Vec<Log>, Vec<u8>) {
+    let device = Arc::new(MemoryDevice::new(160 << 20));
+    let shape = Parameters { blocks_per_segment: 8192, ..parameters(BLOCK as u64) };
+    format(&*device, &shape).unwrap();
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    let [large, small] = ["file", "small"].map(|name| make(&fs, &root, name));
+    fs.sync().unwrap();
+    let newest = open(&device).last_log().block;
+    fs.write(&large, 0, &pattern(1, 4200 << 10)).unwrap();
+    fs.sync_file(&large).unwrap();
+    for nth in 0..2 {
+        fs.write(&small, 0, &pattern(nth, 100)).unwrap();
+        fs.sync_file(&small).unwrap();
+    }
+    let logs = logs(&device).into_iter().filter(|log| log.start > newest).collect();
+    (copy_of(&device), logs, content(&fs, &large))
+}
+
+/// The log goes on after a damaged summary of what was written ahead, and no fsync is missing: a mount was refused
+/// in the last segment, where no later one is that the chain comes by.
+#[test]
+fn a_summary_of_what_was_written_ahead_costs_no_mount() {
+    let (device, logs, expected) = synced_ahead();
+    let is_sync = |log: &Log| log.records().unwrap().is_some();
+    let ahead = logs.iter().take_while(|log| !is_sync(log));
+    assert!(ahead.clone().count() >= 2);
+    for log in ahead {
+        let damaged = copy_of(&device);
+        damaged.write_at(log.start.0 * BLOCK as u64, &[IoSlice::new(&[0xa5; BLOCK])]).unwrap();
+        // Of the last fsync, nothing has reached the device: that is no damage.
+        let last = logs.last().unwrap();
+        damaged.write_at(last.start.0 * BLOCK as u64, &[IoSlice::new(&[0; BLOCK])]).unwrap();
+        let fs = mount(&damaged);
+        assert!(content(&fs, &file(&fs)) == expected, "without the summary in block {}", log.start);
+        let small = fs.lookup(&fs.root().unwrap().inode, b"small").unwrap().inode;
+        assert!(content(&fs, &small) == pattern(0, 100), "log {}", log.start);
+        fs.unmount().unwrap();
+        let report = nilfs_check::check(&*damaged, &Default::default()).unwrap();
+        assert!(report.errors().all(|it| it.place.log == Some(log.start)), "{report}");
+    }
+}
+
+/// Zeros that begin in a log which was written ahead looked like the end of all that was ever written.
+#[test]
+fn zeros_from_the_middle_of_a_log_on_hide_no_later_ones() {
+    let (device, logs, _) = synced_ahead();
+    let [.., ahead, _, _, last] = &logs[..] else { panic!("too few logs") };
+    let from = ahead.start.0 + u64::from(ahead.header.nblocks) - 100;
+    let zeros = vec![0; (last.start.0 - from) as usize * BLOCK];
+    assert!(zeros.len() <= 512 << 10, "{} bytes", zeros.len());
+    device.write_at(from * BLOCK as u64, &[IoSlice::new(&zeros)]).unwrap();
+    let report = nilfs_check::check(&*device, &Default::default()).unwrap();
+    assert!(!report.is_consistent(), "{report}");
+    let refused = Filesystem::mount(device, MountOptions::default()).map(drop);
+    assert!(matches!(refused, Err(Error::RollForward(_))), "{refused:?}");
+}
+
 #[test]
 fn what_was_synced_outlives_a_recovery_that_is_cut_off() {
     for volume in VOLUMES {

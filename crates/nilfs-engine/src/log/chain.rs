@@ -50,6 +50,8 @@ impl ChainedLog {
 pub(crate) struct Gap {
     pub(crate) at: BlockNr,
     pub(crate) seq: Seq,
+    /// The log that ends there.
+    pub(crate) after: Option<ChainedLog>,
 }
 
 impl Gap {
@@ -68,8 +70,8 @@ pub(crate) struct Chain<'a> {
     seq: Seq,
     segment: SegNum,
     next: Option<SegNum>,
-    /// No log has been found in the segment yet.
-    just_entered: bool,
+    /// The log before, if that is in the segment.
+    before: Option<ChainedLog>,
     /// Only summaries and super roots are checked.
     skims: bool,
     gaps: Vec<Gap>,
@@ -84,7 +86,7 @@ impl<'a> Chain<'a> {
             seq,
             segment: store.geometry().segment_of(start),
             next: None,
-            just_entered: true,
+            before: None,
             skims: false,
             gaps: Vec::new(),
         }
@@ -94,7 +96,7 @@ impl<'a> Chain<'a> {
     pub(crate) fn after(store: &'a Store, log: &ChainedLog) -> Self {
         let ChainedLog { header, segment, next, .. } = *log;
         let begun = Self::from(store, log.start, header.seq);
-        Self { at: log.end(), segment, next, just_entered: false, ..begun }
+        Self { at: log.end(), segment, next, before: Some(*log), ..begun }
     }
 
     /// The same chain, but only summaries and super roots are read. It can go on after a log that is torn.
@@ -124,20 +126,19 @@ impl<'a> Chain<'a> {
             let has_room = self.at.plus(1) < geometry.segment_end(self.segment);
             if has_room && let Some(Skimmed { header, kind, is_whole }) = self.read()? {
                 let log = ChainedLog::new(geometry, self.at, header, kind, is_whole);
-                (self.at, self.next, self.just_entered) = (log.end(), log.next, false);
+                (self.at, self.next, self.before) = (log.end(), log.next, Some(log));
                 return Ok(Some(log));
             }
             if has_room {
-                self.gaps.push(Gap { at: self.at, seq: self.seq });
+                self.gaps.push(Gap { at: self.at, seq: self.seq, after: self.before });
             }
-            if self.just_entered {
+            if self.before.take().is_none() {
                 return Ok(None);
             }
             let Some(next) = self.next else { return Ok(None) };
             self.segment = next;
             self.seq = self.seq.plus(1);
             self.at = geometry.segment_start(next);
-            self.just_entered = true;
         }
     }
 }

@@ -1,18 +1,23 @@
 //! What lies beyond a log that is missing. After a power cut that may be anything that was not durable.
 //! But a log that says that the missing one had been durable shows that this was damaged.
 
+use nilfs_ondisk::crc::{BlockSum, Verdict};
+use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{self, SR};
-use nilfs_ondisk::{BlockNr, Cno, Seq};
+use nilfs_ondisk::{BlockNr, Cno, Geometry, SegNum, Seq};
 
 use super::{Beyond, LogScan};
 use crate::error::Result;
-use crate::log::chain::{Chain, ChainedLog, Gap};
-use crate::log::reader::{self, LogKind};
+use crate::log::chain::{ChainedLog, Gap};
+use crate::log::reader::{self, DescribedBlock, LogKind, Skimmed};
 use crate::store::Store;
 
 /// Bytes after a gap that are all read to see whether anything was written there: 64 KiB that a device may lose
 /// together, and a log of an fsync.
 const NEAR: u64 = 80 << 10;
+
+/// Bytes that a device loses together at most, as far as later logs are looked for.
+const LONGEST_LOST: u64 = 512 << 10;
 
 /// Bytes that are read at a time of the rest of the segment.
 const PIECE: u64 = 1 << 20;
@@ -22,78 +27,98 @@ const PIECE: u64 = 1 << 20;
 const LONGEST_TORN: u64 = 1 << 20;
 
 /// The first checkpoint among logs beyond one that is damaged, if there is one after `newest`.
-pub(super) fn later_checkpoint(
-    store: &Store,
-    run: &[ChainedLog],
-    newest: Cno,
-) -> Result<Option<ChainedLog>> {
-    for (nth, log) in run.iter().enumerate() {
-        let is_newer = log.is_checkpoint() && log.header.cno > newest;
-        if is_newer && stands(store, run, nth)? {
-            return Ok(Some(*log));
-        }
-    }
-    Ok(None)
+pub(super) fn later_checkpoint(logs: &[ChainedLog], newest: Cno) -> Option<ChainedLog> {
+    logs.iter().find(|log| log.is_checkpoint() && log.header.cno > newest).copied()
 }
 
-/// Whether a log of a run was durable: it is whole, or a later one says so.
-fn stands(store: &Store, run: &[ChainedLog], nth: usize) -> Result<bool> {
-    let log = &run[nth];
-    let mut later = run.iter().enumerate().skip(nth + 1);
+/// The logs beyond a gap in the chain, if one of them says that a log in the gap was durable: it is not the
+/// oldest of those that may not have been. Only summaries are read.
+///
+/// What is older than the newest checkpoint, `cno`, says nothing: who wrote that knew of the gap.
+pub(super) fn witnesses(store: &Store, gap: &Gap, cno: Cno) -> Option<Beyond> {
+    let mut logs = logs_beyond(store, gap);
+    let mut numbered = logs.iter().enumerate();
+    let (_, vouching) =
+        numbered.find(|(nth, log)| vouches_for_all_before(store, log, *nth, cno))?;
+    let vouching = vouching.start;
+    let torn = (0..logs.len()).find(|nth| !stands(store, &logs, *nth));
+    logs.truncate(torn.unwrap_or(logs.len()));
+    Some(Beyond { gap: *gap, vouching, logs })
+}
+
+/// Whether a log of those that follow each other was durable: it is whole, or a later one says so.
+fn stands(store: &Store, logs: &[ChainedLog], nth: usize) -> bool {
+    let log = &logs[nth];
+    let mut later = logs.iter().enumerate().skip(nth + 1);
     let is_vouched_for = later.any(|(at, log)| match log.kind {
         LogKind::Sync { unflushed: Some(unflushed) } => nth + usize::from(unflushed) < at,
         LogKind::Checkpoint { durable_before } => durable_before,
         _ => false,
     });
-    Ok(log.checked || is_vouched_for || reader::is_whole(store, log.start, &log.header)?)
+    let is_whole = || reader::is_whole(store, log.start, &log.header).is_ok_and(|is| is);
+    log.checked || is_vouched_for || is_whole()
 }
 
-/// The logs beyond a gap in the chain, from the first that is found on, if one of them says that a log in
-/// the gap was durable: it is not the oldest of those that may not have been. Only summaries are read.
-///
-/// What is older than the newest checkpoint, `cno`, says nothing: who wrote that knew of the gap. And
-/// what cannot be read is no log.
-pub(super) fn witnesses(store: &Store, gap: &Gap, cno: Cno) -> Option<Beyond> {
-    let run_from = |first: BlockNr, seq: Seq| -> Vec<ChainedLog> {
-        let mut chain = Chain::from(store, first, seq).skimming();
-        std::iter::from_fn(|| chain.next().ok().flatten()).collect()
-    };
-    let vouch = |run: &[ChainedLog]| {
-        let mut numbered = run.iter().enumerate();
-        numbered.any(|(nth, log)| vouches_for_all_before(store, log, nth, cno))
-    };
-    let mut search = Search::after(store, gap);
-    while let Some(first) = search.next() {
-        let run = run_from(first, gap.seq);
-        if vouch(&run) {
-            return Some(Beyond { gap: *gap, logs: run });
-        }
-        let segment = store.geometry().segment_of(gap.at);
-        let last = run.iter().rfind(|log| log.segment == segment);
-        search.at = last.map_or(first.plus(1), ChainedLog::end);
+/// The logs beyond a gap that can be found: in its segment, in the segment that the last of these names as the
+/// next, and so on.
+fn logs_beyond(store: &Store, gap: &Gap) -> Vec<ChainedLog> {
+    let logs_from = |at, seq| Search::from(store, at, seq).logs();
+    let mut found = Search { before: gap.after, ..Search::from(store, gap.at, gap.seq) }.logs();
+    if found.is_empty()
+        && let Some(next) = after_lost_segment(store.geometry(), gap)
+    {
+        let first = log_at(store, next, gap.seq.plus(1));
+        found = first.map_or_else(Vec::new, |log| logs_from(log.start, log.header.seq));
     }
-    let run = run_from(next_segment(store, gap)?, gap.seq.plus(1));
-    vouch(&run).then_some(Beyond { gap: *gap, logs: run })
+    let mut logs = Vec::new();
+    while let Some(last) = found.last().copied() {
+        logs.append(&mut found);
+        if let Some(next) = last.next {
+            found = logs_from(store.geometry().segment_start(next), last.header.seq.plus(1));
+        }
+    }
+    logs.retain(|log| log.start != gap.at);
+    logs
 }
 
-/// The first block of the segment in which the chain goes on after the one of a gap, if the log in the gap has
-/// a summary that tells.
-fn next_segment(store: &Store, gap: &Gap) -> Option<BlockNr> {
-    let header = reader::log_at(store, gap.at).filter(|header| header.seq == gap.seq)?;
-    let log = ChainedLog::new(store.geometry(), gap.at, header, LogKind::Part, false);
-    Some(store.geometry().segment_start(log.next?))
+/// Where the log goes on most often after a segment, if a device can lose all of that together.
+fn after_lost_segment(geometry: Geometry, gap: &Gap) -> Option<BlockNr> {
+    let segment = geometry.segment_of(gap.at);
+    let bytes = u64::from(geometry.blocks_per_segment) * geometry.block_size.bytes64();
+    let may_be_lost = geometry.segment_start(segment) == gap.at && bytes <= LONGEST_LOST;
+    let next = SegNum(segment.0 + 1);
+    (may_be_lost && geometry.has_segment(next)).then(|| geometry.segment_start(next))
+}
+
+/// The log of a use of a segment in a block, if its summary is right, whatever the rest is. What cannot be read
+/// is no log.
+fn log_at(store: &Store, at: BlockNr, seq: Seq) -> Option<ChainedLog> {
+    let new = |header, kind, is_whole| {
+        Some(ChainedLog::new(store.geometry(), at, header, kind, is_whole))
+    };
+    match reader::skimmed(store, at, seq) {
+        Ok(Some(Skimmed { header, kind, is_whole })) => new(header, kind, is_whole),
+        _ => {
+            let header = reader::log_at(store, at).filter(|header| header.seq == seq)?;
+            new(header, LogKind::Part, false)
+        }
+    }
 }
 
 /// Whether a log, the `nth` of a run, says that everything before the run was durable.
 fn vouches_for_all_before(store: &Store, log: &ChainedLog, nth: usize, cno: Cno) -> bool {
     match log.kind {
         LogKind::Sync { unflushed: Some(unflushed) } if usize::from(unflushed) <= nth => {
-            let records = reader::read(store, log.start, log.header).and_then(|log| log.records());
-            records.ok().flatten().is_some_and(|records| records.base >= cno)
+            records_of(store, log).is_some_and(|records| records.base >= cno)
         }
         LogKind::Checkpoint { durable_before } => durable_before && log.header.cno > cno,
         _ => false,
     }
+}
+
+/// The records of a log, if it has any that can be read.
+pub(super) fn records_of(store: &Store, log: &ChainedLog) -> Option<Records> {
+    reader::read(store, log.start, log.header).and_then(|log| log.records()).ok()?
 }
 
 /// Whether the log in a gap is as it was written but for one bit, so that no power cut has torn it.
@@ -121,34 +146,63 @@ struct Search<'a> {
     /// The block that is looked at next, and the end of the segment.
     at: BlockNr,
     end: BlockNr,
+    /// The log that ends here.
+    before: Option<ChainedLog>,
     /// Blocks that have been read ahead, and the first of them.
     read: (BlockNr, Vec<u8>),
 }
 
 impl<'a> Search<'a> {
-    /// A search after a gap, through all of the segment unless nothing was written there.
-    fn after(store: &'a Store, gap: &Gap) -> Self {
+    fn from(store: &'a Store, at: BlockNr, seq: Seq) -> Self {
         let geometry = store.geometry();
-        let end = geometry.segment_end(geometry.segment_of(gap.at));
-        let mut search = Self { store, seq: gap.seq, at: gap.at, end, read: (gap.at, Vec::new()) };
-        search.at = if search.is_unwritten() { end } else { gap.at.plus(1) };
-        search
+        let end = geometry.segment_end(geometry.segment_of(at));
+        Self { store, seq, at, end, before: None, read: (at, Vec::new()) }
     }
 
-    /// Whether nothing lies where the search begins, nor anywhere after that where it looks: further and
-    /// further away, because a mount after a crash should not have to read all of a segment that is empty.
+    /// All logs from here to the end of the segment.
+    fn logs(mut self) -> Vec<ChainedLog> {
+        std::iter::from_fn(|| self.next()).collect()
+    }
+
+    /// The next log: here or, unless nothing was written there, anywhere after this.
+    fn next(&mut self) -> Option<ChainedLog> {
+        let is_inside = self.at < self.end;
+        let log = is_inside.then(|| log_at(self.store, self.at, self.seq))?;
+        let log = log.or_else(|| if self.is_unwritten() { None } else { self.find() })?;
+        (self.at, self.before) = (log.end(), Some(log));
+        Some(log)
+    }
+
+    /// The first log after the block here.
+    fn find(&mut self) -> Option<ChainedLog> {
+        let (store, seq) = (self.store, self.seq);
+        (self.at.0 + 1..self.end.0).map(BlockNr).find_map(|at| {
+            let block = self.block(at, PIECE)?;
+            let is_one = reader::parse_header(store, at, block)?.seq == seq;
+            is_one.then(|| log_at(store, at, seq))?
+        })
+    }
+
+    /// Whether nothing lies here, nor anywhere after that where it looks: further and further away, because a
+    /// mount after a crash should not have to read all of a segment that is empty.
     fn is_unwritten(&mut self) -> bool {
-        let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
-        let (gap, end) = (self.at, self.end);
         let size = self.store.block_size().bytes64();
-        let near = gap.0..gap.plus(NEAR / size).min(end).0;
+        let (at, end) = (self.at, self.end);
+        let near = at.plus(self.near() / size).min(end);
         let further = (0..u64::BITS).map_while(|nth| (NEAR / size).checked_shl(nth));
-        let further = further.map(|distance| gap.0.saturating_add(distance));
-        let mut blocks = near.chain(further).map(BlockNr).take_while(|at| *at < end);
+        let further = further.map(|distance| at.0.saturating_add(distance));
+        let mut blocks = (at.0..near.0).chain(further).map(BlockNr).take_while(|at| *at < end);
         blocks.all(|at| {
-            let ahead = if at.0 < gap.0 + NEAR / size { NEAR } else { size };
+            let ahead = if at < near { NEAR } else { size };
             self.block(at, ahead).is_some_and(is_zero)
         })
+    }
+
+    /// Bytes from here on that are all read to see whether anything was written there. Where the log before ends
+    /// in damage, that may go on here.
+    fn near(&self) -> u64 {
+        let ends_in_damage = self.before.is_some_and(|log| ends_in_damage(self.store, &log));
+        if ends_in_damage { LONGEST_LOST + NEAR } else { NEAR }
     }
 
     /// The content of a block, if the device can read it, which is asked for so many bytes from there on.
@@ -167,23 +221,26 @@ impl<'a> Search<'a> {
         }
         self.read.1.get(place(self.read.0)..)?.get(..size)
     }
+}
 
-    /// The next log.
-    fn next(&mut self) -> Option<BlockNr> {
-        while self.at < self.end {
-            let at = self.at;
-            self.at = at.plus(1);
-            let (store, seq) = (self.store, self.seq);
-            let header =
-                self.block(at, PIECE).and_then(|block| reader::parse_header(store, at, block));
-            if header.is_some_and(|header| header.seq == seq)
-                && matches!(reader::skimmed(store, at, seq), Ok(Some(_)))
-            {
-                return Some(at);
-            }
-        }
-        None
-    }
+/// Whether the last block of a log that was written ahead is not as it was written: others are read to their
+/// end, if anything depends on them.
+fn ends_in_damage(store: &Store, log: &ChainedLog) -> bool {
+    let read = |at| {
+        let mut block = vec![0; store.block_size().bytes()];
+        store.read_run(at, &mut block).map(|()| block)
+    };
+    let is_damaged = |last: DescribedBlock| {
+        let judge = |sum: BlockSum| read(last.block).map(|block| sum.judge(&block));
+        last.sum.is_some_and(|sum| !matches!(judge(sum), Ok(Verdict::Right)))
+    };
+    let described = reader::read(store, log.start, log.header);
+    log.kind == LogKind::Part
+        && described.is_ok_and(|it| it.blocks(store.block_size()).last().is_some_and(is_damaged))
+}
+
+fn is_zero(block: &[u8]) -> bool {
+    block.iter().all(|byte| *byte == 0)
 }
 
 /// Where the logs of a volume that was not closed cleanly seem to end, although the segment has another
