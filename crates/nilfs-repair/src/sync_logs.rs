@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use nilfs_device::{Device, IoSlice};
 use nilfs_engine::{Log, RecoveryPlan, Verify, Volume};
-use nilfs_ondisk::summary::LogHeader;
-use nilfs_ondisk::{BlockNr, Ino};
+use nilfs_ondisk::summary::{LogHeader, SR};
+use nilfs_ondisk::super_root::SuperRoot;
+use nilfs_ondisk::{BlockNr, Geometry, Ino};
 
 use crate::draft::{Draft, Made};
-use crate::{Risk, superblocks};
+use crate::{Risk, dat, superblocks};
 
 /// Restores the summaries of sync logs of a draft from one on that the checker has found wrong, or gives up
 /// those that cannot be rolled forward. Returns `None` if there are none, or if damaged metadata leave that open.
@@ -67,7 +68,8 @@ fn restore(
             && at.0 + u64::from(header.nblocks) <= geometry.segment_end(geometry.segment_of(at)).0;
         // Copies that contradict one another prove nothing.
         let is_proved = copies.iter().all(|(_, other)| other == summary);
-        if fits && is_proved && !draft.has_summary(&geometry, seed, at) {
+        let is_usable = fits && is_proved && completes_what_it_says(draft, &geometry, at, header)?;
+        if is_usable && !draft.has_summary(&geometry, seed, at) {
             draft.device.write_at(at.0 * size.bytes64(), &[IoSlice::new(summary)])?;
             draft.segments.insert(geometry.segment_of(at));
             restored += 1;
@@ -81,6 +83,23 @@ fn restore(
         ),
     };
     Ok(Some(Made::new(action, Risk::Safe)))
+}
+
+/// Whether a log, of which the summary is restored, has its super root, if it should have one: without that it
+/// is no checkpoint, and has nothing that a file could get back.
+fn completes_what_it_says(
+    draft: &Draft,
+    geometry: &Geometry,
+    at: BlockNr,
+    header: &LogHeader,
+) -> io::Result<bool> {
+    if !header.has(SR) {
+        return Ok(true);
+    }
+    let last = at.plus(u64::from(header.nblocks) - 1);
+    let seed = superblocks::best(&*draft.device).map_err(io::Error::other)?.crc_seed();
+    let block = dat::read(&*draft.device, geometry, last);
+    Ok(block.is_some_and(|block| SuperRoot::parse(&block, geometry, seed).is_ok()))
 }
 
 /// Removes the logs that cannot be rolled forward. Those in `applied` can be.

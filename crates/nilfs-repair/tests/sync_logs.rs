@@ -372,3 +372,34 @@ fn a_log_that_cannot_be_read_is_repaired_as_one_that_is_damaged() {
         }
     }
 }
+
+/// Copies of summaries brought checkpoints back of which nothing else was left, and what refers to them could neither
+/// be rolled forward nor be given up: `fsck -y` said that the corrected volume could not be written.
+#[test]
+fn a_checkpoint_without_its_super_root_is_not_restored() {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
+    parameters.blocks_per_segment = 64;
+    format(&*device, &parameters).unwrap();
+    let fs = mount(&device);
+    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
+    let root = fs.root().unwrap().inode;
+    let file = fs.create(&root, b"file", &new).unwrap().inode;
+    for nth in 0..2 {
+        fs.write(&file, nth * 5000, &[b'.'; 5000]).unwrap();
+        fs.commit().unwrap();
+    }
+    for nth in 0..3 {
+        fs.write(&file, 20_000 + nth, b"!").unwrap();
+        fs.sync_file(&file).unwrap();
+    }
+    let mut image = Image::from(device.snapshot());
+    let logs = image.logs();
+    let lost = logs[1].block.0..logs.iter().find(|log| log.header.cno.0 == 4).unwrap().block.0;
+    let size = image.block_size() as u64;
+    image.bytes[(lost.start * size) as usize..(lost.end * size) as usize].fill(0x5a);
+    let patient = Patient::new(image);
+    let plan = patient.heal();
+    assert_eq!(plan.risk(), Risk::Loses);
+    recovered(&patient);
+}
