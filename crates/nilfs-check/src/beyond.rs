@@ -12,9 +12,11 @@ use crate::log::{LogFault, LogReader};
 use crate::recovery::{Gap, Link, header_of, super_root_of};
 use crate::volume::Volume;
 
-/// Bytes after a gap that are all read to see whether anything was written there: those that a device may lose
-/// together, and a log of an fsync.
-const NEAR: u64 = LONGEST_LOST + (80 << 10);
+/// Bytes after a gap that a mount reads to see whether anything was written there.
+const NEAR: u64 = 80 << 10;
+
+/// Bytes from one block to the next that it looks at after those.
+const APART: u64 = 64 << 10;
 
 /// Bytes that a device loses together at most, as far as later logs are looked for.
 const LONGEST_LOST: u64 = 512 << 10;
@@ -91,13 +93,14 @@ fn logs_of_segment<'v, 'd>(
             let log = Link { block: at, header };
             at = log.end();
             logs.push(log);
-        } else if is_unwritten(volume, reader, at) {
-            break;
-        } else if let Some(next) = next_log(reader, at.plus(1)..end, seq) {
-            at = next;
-        } else {
+            continue;
+        }
+        let near = near_after(reader, logs.last());
+        if is_unwritten(volume, reader, at, near) {
             break;
         }
+        let Some(next) = next_log(reader, at.plus(1)..end, seq) else { break };
+        at = next;
     }
     logs
 }
@@ -165,19 +168,30 @@ pub(crate) fn lacks_a_bit<'v, 'd>(
         && summary::lacks_a_bit(&log, geometry.block_size, geometry.blocks_per_segment, volume.seed)
 }
 
-/// Whether nothing lies in a block, nor anywhere after that in its segment where it is looked for: in all blocks
-/// that are near, and in some further and further away.
+/// Bytes after a log that a mount reads to see whether anything was written there. Where that ends in damage, this may
+/// go on.
+fn near_after(reader: &mut LogReader<'_, '_>, log: Option<&Link>) -> u64 {
+    match log.is_some_and(|log| reader.verify(log.block, &log.header).is_err()) {
+        true => NEAR + LONGEST_LOST,
+        false => NEAR,
+    }
+}
+
+/// Whether nothing lies in a block, nor anywhere after that in its segment where a mount looks.
 fn is_unwritten<'v, 'd>(
     volume: &'v Volume<'d>,
     reader: &mut LogReader<'v, 'd>,
     from: BlockNr,
+    near: u64,
 ) -> bool {
     let (geometry, size) = (&volume.geometry, volume.geometry.block_size.bytes64());
     let end = geometry.segment_end(geometry.segment_of(from));
-    let near = (from.0..from.plus(NEAR / size).0).map(BlockNr);
-    let further = (0..u64::BITS).map_while(|nth| (NEAR / size).checked_shl(nth));
-    let further = further.map(|distance| BlockNr(from.0.saturating_add(distance)));
-    let mut blocks = near.chain(further).take_while(|at| *at < end);
+    let near = (0..near).step_by(size as usize);
+    let here_and_there = (NEAR..NEAR + LONGEST_LOST).step_by(APART as usize);
+    let further = (0..u64::BITS).map_while(|nth| (NEAR + LONGEST_LOST).checked_shl(nth));
+    let distances = near.chain(here_and_there).chain(further);
+    let blocks = distances.map(|bytes| BlockNr(from.0.saturating_add(bytes / size)));
+    let mut blocks = blocks.take_while(|at| *at < end);
     blocks.all(|at| reader.block(at).is_ok_and(|block| block.iter().all(|byte| *byte == 0)))
 }
 

@@ -390,6 +390,37 @@ fn zeros_from_the_middle_of_a_log_on_hide_no_later_ones() {
     assert!(matches!(refused, Err(Error::RollForward(_))), "{refused:?}");
 }
 
+/// As many bytes as a device may lose together, zeros from the beginning of a log on, looked like the end of all that
+/// was ever written, if what comes after them is short.
+#[test]
+fn zeros_over_many_logs_hide_none_of_the_later_ones() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let shape = Parameters { blocks_per_segment: 2048, ..parameters(BLOCK as u64) };
+    format(&*device, &shape).unwrap();
+    let fs = mount(&device);
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    fs.sync().unwrap();
+    let newest = open(&device).last_log().block;
+    for nth in 0..40 {
+        fs.write(&file, 0, &pattern(nth, 100)).unwrap();
+        fs.sync_file(&file).unwrap();
+    }
+    let logs: Vec<_> = logs(&device).into_iter().filter(|log| log.start > newest).collect();
+    for lost in 4..logs.len() - 5 {
+        let bytes = (logs[lost].start.0 - logs[0].start.0) * BLOCK as u64;
+        if bytes > 512 << 10 {
+            break;
+        }
+        let damaged = copy_of(&device);
+        let zeros = vec![0; bytes as usize];
+        damaged.write_at(logs[0].start.0 * BLOCK as u64, &[IoSlice::new(&zeros)]).unwrap();
+        let report = nilfs_check::check(&*damaged, &Default::default()).unwrap();
+        assert!(!report.is_consistent(), "without {lost} logs: {report}");
+        let refused = Filesystem::mount(damaged, MountOptions::default()).map(drop);
+        assert!(matches!(refused, Err(Error::RollForward(_))), "without {lost} logs: {refused:?}");
+    }
+}
+
 #[test]
 fn what_was_synced_outlives_a_recovery_that_is_cut_off() {
     for volume in VOLUMES {

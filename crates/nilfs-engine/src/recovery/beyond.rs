@@ -19,6 +19,9 @@ const NEAR: u64 = 80 << 10;
 /// Bytes that a device loses together at most, as far as later logs are looked for.
 const LONGEST_LOST: u64 = 512 << 10;
 
+/// Bytes from one block to the next that is looked at in as many: a log of a few fsyncs is not missed.
+const APART: u64 = 64 << 10;
+
 /// Bytes that are read at a time of the rest of the segment.
 const PIECE: u64 = 1 << 20;
 
@@ -183,15 +186,17 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Whether nothing lies here, nor anywhere after that where it looks: further and further away, because a
-    /// mount after a crash should not have to read all of a segment that is empty.
+    /// Whether nothing lies here, nor anywhere after that where it looks: here and there, and then further and
+    /// further away, because a mount after a crash should not have to read all of a segment that is empty.
     fn is_unwritten(&mut self) -> bool {
         let size = self.store.block_size().bytes64();
         let (at, end) = (self.at, self.end);
         let near = at.plus(self.near() / size).min(end);
-        let further = (0..u64::BITS).map_while(|nth| (NEAR / size).checked_shl(nth));
-        let further = further.map(|distance| at.0.saturating_add(distance));
-        let mut blocks = (at.0..near.0).chain(further).map(BlockNr).take_while(|at| *at < end);
+        let here_and_there = (NEAR..LONGEST_LOST + NEAR).step_by(APART as usize);
+        let further = (0..u64::BITS).map_while(|nth| (LONGEST_LOST + NEAR).checked_shl(nth));
+        let distant = here_and_there.chain(further).map(|bytes| at.0.saturating_add(bytes / size));
+        let distant = distant.skip_while(|at| *at < near.0);
+        let mut blocks = (at.0..near.0).chain(distant).map(BlockNr).take_while(|at| *at < end);
         blocks.all(|at| {
             let ahead = if at < near { NEAR } else { size };
             self.block(at, ahead).is_some_and(is_zero)
