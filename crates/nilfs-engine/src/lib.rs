@@ -49,6 +49,7 @@ pub use files::{Checkpoints, Files, newest_below};
 pub use fs::admin::DeletedCheckpoints;
 pub use fs::defragment::Defragmented;
 pub use fs::purge::{Holders, Moved, PurgeOptions, PurgeProgress, Purged, Wiping};
+pub use fs::replay::SyncedContent;
 pub use fs::resize::ResizeProgress;
 pub use fs::rollback::{RollbackProgress, RolledBack, Stale};
 pub use fs::snapshots::SnapshotChange;

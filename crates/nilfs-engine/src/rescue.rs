@@ -73,15 +73,15 @@ impl Rescue {
     /// # Errors
     /// [`Error::NotAVolume`], [`Error::Feature`], [`Error::NothingToRescue`].
     pub fn open(device: Arc<dyn Device>, progress: Box<dyn Fn(u64)>) -> Result<Self> {
-        let (volumes, to_try, by_scan) = match Volume::open_with(Arc::clone(&device), Verify::None)
-        {
-            Ok(volume) => {
-                let newest = Candidate::Checkpoint { volume: 0, cno: None };
-                (vec![volume], VecDeque::from([newest]), None)
-            }
-            Err(error @ Error::Feature(_)) => return Err(error),
-            Err(error) => (Vec::new(), VecDeque::new(), Some(error)),
-        };
+        let (volumes, to_try, by_scan) =
+            match Volume::open_with(Arc::clone(&device), Verify::Changed) {
+                Ok(volume) => {
+                    let newest = Candidate::Checkpoint { volume: 0, cno: None };
+                    (vec![volume], VecDeque::from([newest]), None)
+                }
+                Err(error @ Error::Feature(_)) => return Err(error),
+                Err(error) => (Vec::new(), VecDeque::new(), Some(error)),
+            };
         let (views, unrecovered, scan) = (Vec::new(), BTreeMap::new(), None);
         let mut rescue =
             Self { device, progress, volumes, views, unrecovered, to_try, scan, by_scan };

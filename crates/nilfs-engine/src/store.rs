@@ -202,7 +202,9 @@ impl Store {
         }
         let mut content = zeroed(self.block_size());
         match self.verify {
-            Verify::None => self.fetch_all(block, bytes_mut(&mut content), Kind::Metadata)?,
+            Verify::None | Verify::Changed => {
+                self.fetch_all(block, bytes_mut(&mut content), Kind::Metadata)?;
+            }
             Verify::Metadata | Verify::All => {
                 self.checksums.read_metadata(self, block, bytes_mut(&mut content))?;
             }
@@ -243,19 +245,21 @@ impl Store {
         })
     }
 
-    /// Fails if a block of metadata that was read past the cache, or of a file that is about to be changed in
-    /// part, is not what was written there, as far as that is known.
+    /// Fails if a block of a file that is about to be changed in part is not what was written there, as far as
+    /// that is known.
     pub(crate) fn check(&self, block: BlockNr, content: &[u8]) -> Result<()> {
         match self.verify {
             Verify::None => Ok(()),
-            Verify::Metadata | Verify::All => self.checksums.check_metadata(self, block, content),
+            Verify::Changed | Verify::Metadata | Verify::All => {
+                self.checksums.check_metadata(self, block, content)
+            }
         }
     }
 
     /// As [`Store::check`], for content of files that is only read.
     pub(crate) fn check_content(&self, first: BlockNr, content: &[u8]) -> Result<()> {
         match self.verify {
-            Verify::None | Verify::Metadata => Ok(()),
+            Verify::None | Verify::Changed | Verify::Metadata => Ok(()),
             Verify::All => self.checksums.check(self, first, content),
         }
     }

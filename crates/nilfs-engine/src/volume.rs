@@ -17,7 +17,7 @@ use crate::cleaner::victim::SegmentReader;
 use crate::dat::Dat;
 use crate::error::{Error, Result};
 use crate::fs::Filesystem;
-use crate::fs::replay::{replayed_files, without_contradictions};
+use crate::fs::replay::{SyncedContent, replayed_files, synced_content, without_contradictions};
 use crate::log::reader::{self, Log};
 use crate::recovery::{self, LogScan, RecoveryPlan, RollForward};
 use crate::scan::{Scan, SuperRootLog};
@@ -135,14 +135,14 @@ impl Volume {
     }
 
     /// Opens the volume on a device by one of the super roots that a scan has found, with what was
-    /// synced after it if no other follows. Nothing is checked when it is read: as much as possible is to be
+    /// synced after it if no other follows. Nothing is checked when it is only read: as much as possible is to be
     /// had of a broken volume.
     ///
     /// # Errors
     /// The layout or the DAT is damaged.
     pub(crate) fn at(device: Arc<dyn Device>, scan: &Scan, log: &SuperRootLog) -> Result<Self> {
         let superblock = scan.superblock_for(log)?;
-        let store = Store::new(device, scan.geometry, scan.crc_seed, Verify::None);
+        let store = Store::new(device, scan.geometry, scan.crc_seed, Verify::Changed);
         let found = recovery::at(&store, log);
         let superblocks = Superblocks { best: superblock, other: None };
         Self::new(&superblocks, superblock, store, found, log.super_root)
@@ -347,6 +347,20 @@ impl Volume {
     pub fn recovery_plan(&self) -> Result<RecoveryPlan> {
         let recovered = self.recoverable()?;
         recovery::plan(&self.store, &self.found, recovered)
+    }
+
+    /// Returns what a recovery of the volume would take over of the content of files, as far as the logs of
+    /// fsyncs contradict nothing.
+    ///
+    /// # Errors
+    /// Damage of the newest checkpoint, a device error.
+    pub fn synced_content(&self) -> Result<SyncedContent> {
+        let found = recovery::roll_forward(&self.store, &self.found)?;
+        if found.logs.is_empty() {
+            return Ok(SyncedContent::default());
+        }
+        let found = without_contradictions(self.view(self.found.cno)?, found)?;
+        synced_content(self.view(self.found.cno)?, &found.logs)
     }
 
     /// Logs that can be put on top of the newest checkpoint and made another one: without those from the

@@ -8,14 +8,14 @@
 //! A block of a directory that cannot be read costs the names in it, as everywhere: a name that is to go and is
 //! nowhere else may be there, and stays there. One that is to come gets a place in another block.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nilfs_ondisk::inode::{FileType, RawInode};
 use nilfs_ondisk::roll_forward::{
     BytesRecord, ContentRecord, ExtentRecord, InodeRecord, NameRecord, Record, Time,
 };
-use nilfs_ondisk::{FileBlock, Ino, dirent};
+use nilfs_ondisk::{BlockNr, FileBlock, Ino, dirent};
 use zerocopy::little_endian::{U16, U32, U64};
 
 use super::data::clear_tail;
@@ -41,7 +41,7 @@ pub(super) struct Replayed {
 /// # Errors
 /// [`Error::RollForward`] if records contradict the checkpoint or each other, a device error.
 pub(super) fn replay(context: &Context<'_>, logs: &[SyncLog]) -> Result<Replayed> {
-    let mut replay = Replay { context, inodes: BTreeMap::new() };
+    let mut replay = Replay::new(context);
     for log in logs {
         replay.log(log).map_err(|error| match error {
             Error::Device { .. } => error,
@@ -49,6 +49,39 @@ pub(super) fn replay(context: &Context<'_>, logs: &[SyncLog]) -> Result<Replayed
         })?;
     }
     Ok(Replayed { inodes: replay.inodes })
+}
+
+/// Content of files that sync logs put on top of a checkpoint.
+#[derive(Debug, Default)]
+pub struct SyncedContent {
+    /// Blocks that lie in logs, and are taken over from there.
+    pub placed: BTreeMap<BlockNr, (Ino, FileBlock)>,
+    /// Blocks that are not what was written, with bytes that were synced and are lost with them.
+    pub lost: BTreeSet<(Ino, FileBlock)>,
+}
+
+/// Returns what sync logs have of the content of files, but for what later ones replace.
+///
+/// # Errors
+/// As [`replay`], without what it was that contradicts.
+pub(crate) fn synced_content(view: View, logs: &[SyncLog]) -> Result<SyncedContent> {
+    let (space, pool) = (Space::default(), BlockPool::new(view.store.block_size(), 0));
+    let view = Arc::new(view);
+    let context = Context { view, space: &space, pool: &pool, index_limit: 0 };
+    let mut replay = Replay::new(&context);
+    logs.iter().try_for_each(|log| replay.log(log))?;
+    let mut content = SyncedContent::default();
+    for (ino, inode) in replay.inodes {
+        let state = inode.state.read();
+        if state.links() == 0 {
+            continue;
+        }
+        let pages = state.overlay.pages.iter().filter(|(_, page)| page.data.is_none());
+        let pages = pages.filter_map(|(key, page)| Some((page.placed?.block, (ino, *key))));
+        content.placed.extend(pages);
+        content.lost.extend(replay.lost.iter().filter(|(of, _)| *of == ino));
+    }
+    Ok(content)
 }
 
 /// What can be rolled forward, without the logs from the first on that contradicts the checkpoint or
@@ -60,7 +93,7 @@ pub(crate) fn without_contradictions(view: View, found: RollForward) -> Result<R
     let (space, pool) = (Space::default(), BlockPool::new(view.store.block_size(), 0));
     let view = Arc::new(view);
     let context = Context { view, space: &space, pool: &pool, index_limit: 0 };
-    let mut replay = Replay { context: &context, inodes: BTreeMap::new() };
+    let mut replay = Replay::new(&context);
     let refused = found.logs.iter().enumerate().find_map(|(nth, log)| {
         let fault = replay.log(log).err()?;
         Some((nth, fault))
@@ -96,9 +129,15 @@ pub(crate) fn replayed_files(
 struct Replay<'a> {
     context: &'a Context<'a>,
     inodes: BTreeMap<Ino, InodeRef>,
+    /// Blocks of which a part was synced that is lost with the rest.
+    lost: BTreeSet<(Ino, FileBlock)>,
 }
 
-impl Replay<'_> {
+impl<'a> Replay<'a> {
+    fn new(context: &'a Context<'a>) -> Self {
+        Self { context, inodes: BTreeMap::new(), lost: BTreeSet::new() }
+    }
+
     fn log(&mut self, log: &SyncLog) -> Result<()> {
         let Some(records) = &log.records else {
             return log.blocks.iter().try_for_each(|block| self.block_of_linux(block));
@@ -271,7 +310,7 @@ impl Replay<'_> {
         if record.size < state.size() {
             match clear_tail(&inode, &mut state, self.context, record.size) {
                 Err(damage) if damage.is_of_block() => {
-                    lost_with_block(&inode, record.size, &damage);
+                    self.lost_with_block(record.ino, record.size, &damage);
                 }
                 cleared => cleared?,
             }
@@ -300,10 +339,21 @@ impl Replay<'_> {
         let mut state = inode.state.write();
         match inode.page_mut(&mut state, self.context, key, within) {
             Ok(bytes) => bytes.copy_from_slice(&record.bytes),
-            Err(damage) if damage.is_of_block() => lost_with_block(&inode, record.offset, &damage),
+            Err(damage) if damage.is_of_block() => {
+                self.lost_with_block(record.ino, record.offset, &damage);
+            }
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    /// Takes note that what was fsynced of a part of a block is lost with the rest of it. With a checksum that
+    /// fits, nothing would tell of the damage any more.
+    fn lost_with_block(&mut self, ino: Ino, offset: u64, damage: &Error) {
+        tracing::error!(
+            "inode {ino}: what was fsynced at offset {offset} is lost with the block that it is in: {damage}"
+        );
+        self.lost.insert((ino, self.context.view.store.block_size().block_of(offset)));
     }
 
     /// Blocks of one earlier log, which are in one segment.
@@ -343,6 +393,7 @@ impl Replay<'_> {
             return Err(contradiction(block.ino, "it is no file with content"));
         }
         let mut state = inode.state.write();
+        self.lost.remove(&(block.ino, block.key));
         inode.place(&mut state, self.context, block.key, block.placed)
     }
 
@@ -358,15 +409,6 @@ impl Replay<'_> {
         }
         self.block(block)
     }
-}
-
-/// Takes note that what was fsynced of a part of a block is lost with the rest of it. With a checksum that fits,
-/// nothing would tell of the damage any more.
-fn lost_with_block(inode: &Inode, offset: u64, damage: &Error) {
-    tracing::error!(
-        "inode {}: what was fsynced at offset {offset} is lost with the block that it is in: {damage}",
-        inode.ino()
-    );
 }
 
 fn timestamp(time: Time) -> Timestamp {

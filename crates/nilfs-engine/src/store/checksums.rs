@@ -61,7 +61,10 @@ const LONG_WINDOW: usize = 64 << 10;
 pub enum Verify {
     /// None.
     None,
-    /// Blocks of metadata, and those of files that are read to be changed in part.
+    /// Those of files that are read to be changed in part: they are written anew, with a checksum that makes
+    /// damage right.
+    Changed,
+    /// Those, and blocks of metadata.
     #[default]
     Metadata,
     /// Those, and the content of files.
