@@ -232,7 +232,6 @@ impl Draft {
         self.nameless = Nameless::of(&report);
         if !self.in_view && !self.repairs.is_empty() {
             self.doubts = self.doubts_of(&self.segments, report.newest_log)?;
-            self.doubts.extend(self.doubts_rolled_forward(report.newest_log)?);
         }
         Ok(report)
     }

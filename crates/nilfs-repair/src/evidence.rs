@@ -12,12 +12,13 @@ use std::sync::Arc;
 
 use nilfs_check::{Report, Rule};
 use nilfs_device::Device;
-use nilfs_engine::{RecoveryPlan, Verify, Volume};
+use nilfs_engine::{SyncedContent, Verify, Volume};
 use nilfs_ondisk::crc::Verdict;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, Items, LogHeader, parse_items};
 use nilfs_ondisk::superblock::LogCursor;
-use nilfs_ondisk::{BlockNr, FileBlock, Ino};
+use nilfs_ondisk::{BlockNr, FileBlock, Ino, VBlockNr};
 
+use crate::dat::Dat;
 use crate::draft::{Draft, is_whole};
 use crate::{Concerned, Kept, Loss, Repair, Risk, Segments, paths, superblocks};
 
@@ -87,56 +88,64 @@ impl Doubt {
 }
 
 impl Draft {
-    /// Returns what is damaged, or may be, in these segments, and lives.
+    /// Returns what is damaged, or may be, and lives, in segments that are emptied and in the logs from which
+    /// the engine takes over what fsyncs have written. In the checkpoint that comes of it, no log is left that
+    /// tells.
     pub(crate) fn doubts_of(
         &self,
-        segments: &Segments,
+        emptied: &Segments,
         newest: LogCursor,
     ) -> io::Result<Vec<Doubt>> {
         let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
         let geometry = superblock.geometry();
+        let mut living = self.living(newest);
+        let taken_over = living.synced.placed.keys().map(|block| geometry.segment_of(*block));
+        let segments: Segments = emptied.iter().copied().chain(taken_over).collect();
         let mut found = Parts::default();
+        let mut described = BTreeSet::new();
         for segment in segments {
-            let (mut at, end) = (geometry.segment_start(*segment), geometry.segment_end(*segment));
-            while at < end
-                && let Some(header) = self.header(&geometry, at)?
-            {
-                // It is not known of what comes after the newest checkpoint whether all of that counts.
-                if (header.seq, at) <= (newest.seq, newest.block) {
-                    self.add_doubts(&mut found, (at, &header), newest)?;
+            let (mut at, end) = (geometry.segment_start(segment), geometry.segment_end(segment));
+            while at < end {
+                // What cannot be read is no log.
+                let Some(header) = self.header(&geometry, at).ok().flatten() else {
+                    at = at.plus(1);
+                    continue;
+                };
+                let next = at.plus(header.nblocks.into());
+                if self.add_doubts(&mut found, (at, &header), &mut living)? {
+                    described.extend(living.synced.placed.range(at..next).map(|(block, _)| *block));
                 }
-                at = at.plus(header.nblocks.into());
+                at = next;
             }
         }
+        let size = geometry.block_size.bytes64();
+        for (block, place) in &living.synced.placed {
+            if !described.contains(block) {
+                found.add(*place, Verdict::Unverified, size);
+            }
+        }
+        living.synced.lost.iter().for_each(|place| found.add(*place, Verdict::Wrong, size));
         Ok(found.into_doubts())
     }
 
-    /// Returns what is damaged, or may be, in the sync logs that the engine rolls forward, but for what later
-    /// ones have written over. In the checkpoint that comes of it, no log is left that tells.
-    pub(crate) fn doubts_rolled_forward(&self, newest: LogCursor) -> io::Result<Vec<Doubt>> {
+    /// Returns where content lives, as the newest checkpoint has it and what fsyncs have written after that.
+    fn living(&self, newest: LogCursor) -> Living<'_> {
         let device = Arc::clone(&self.device) as Arc<dyn Device>;
-        let plan = Volume::open_with(device, Verify::None).and_then(|it| it.recovery_plan());
+        let synced = Volume::open_with(device, Verify::Changed).and_then(|it| it.synced_content());
         // The engine tells why it cannot when it mounts the draft.
-        let Ok(RecoveryPlan { applied, .. }) = plan else { return Ok(Vec::new()) };
-        let mut found = Parts::default();
-        for log in applied.iter().rev() {
-            self.add_doubts(&mut found, (log.start, &log.header), newest)?;
-            found.written_over.extend(log.files.iter().flat_map(|file| {
-                file.blocks.iter().filter_map(|info| match info {
-                    BlockInfo::Data { offset, .. } => Some((file.ino, *offset)),
-                    _ => None,
-                })
-            }));
-        }
-        Ok(found.into_doubts())
+        Living { dat: self.dat(newest).flatten(), synced: synced.unwrap_or_default() }
     }
 
     /// As [`Draft::doubts_of`], of one log.
     pub(crate) fn doubts_in(&self, log: BlockNr, newest: LogCursor) -> io::Result<Vec<Doubt>> {
+        self.doubts_in_log(log, &mut self.living(newest))
+    }
+
+    fn doubts_in_log(&self, log: BlockNr, living: &mut Living<'_>) -> io::Result<Vec<Doubt>> {
         let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
         let mut found = Parts::default();
         if let Some(header) = self.header(&superblock.geometry(), log)? {
-            self.add_doubts(&mut found, (log, &header), newest)?;
+            self.add_doubts(&mut found, (log, &header), living)?;
         }
         Ok(found.into_doubts())
     }
@@ -149,46 +158,43 @@ impl Draft {
             .filter(|it| matches!(it.rule, Rule::Log | Rule::RollForward))
             .filter_map(|it| it.place.log)
             .collect();
-        let mut doubts = Vec::new();
-        for log in logs {
-            // What cannot be read says nothing.
-            doubts.extend(self.doubts_in(log, report.newest_log).unwrap_or_default());
+        if logs.is_empty() {
+            return BTreeSet::new();
         }
+        let mut living = self.living(report.newest_log);
+        // What cannot be read says nothing.
+        let doubts_in = |log| self.doubts_in_log(log, &mut living).unwrap_or_default();
+        let doubts: Vec<Doubt> = logs.into_iter().flat_map(doubts_in).collect();
         let device = Arc::clone(&self.device) as Arc<dyn Device>;
         let paths = paths::newest(&device, doubts.iter().map(|doubt| doubt.ino).collect());
         let path = |ino| paths.get(&ino).map(|path| String::from_utf8_lossy(path));
         doubts.iter().map(|doubt| doubt.kept(path(doubt.ino).as_deref())).collect()
     }
 
+    /// Adds what is damaged, or may be, in a log. Returns whether the log says of which files its blocks are.
     fn add_doubts(
         &self,
         found: &mut Parts,
         (log, header): (BlockNr, &LogHeader),
-        newest: LogCursor,
-    ) -> io::Result<()> {
+        living: &mut Living<'_>,
+    ) -> io::Result<bool> {
         let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
         let block_size = superblock.geometry().block_size;
         let size = block_size.bytes();
         let mut bytes = vec![0; header.described_blocks(block_size) as usize * size];
         let unreadable = self.read_blocks(log, &mut bytes, size);
         if unreadable.is_empty() && is_whole(&bytes, header, block_size, superblock.crc_seed()) {
-            return Ok(());
+            return Ok(true);
         }
         let Ok(Items { files, sums, .. }) = parse_items(header, &bytes, block_size) else {
-            return Ok(());
+            return Ok(false);
         };
-        let Some(Some(mut dat)) = self.dat(newest) else { return Ok(()) };
-        let is_synced = (header.seq, log) > (newest.seq, newest.block);
         let summary = header.summary_blocks(block_size);
         let blocks = files.iter().flat_map(|file| file.blocks.iter().map(|info| (file.ino, *info)));
         for (nth, (ino, info)) in blocks.enumerate() {
             let BlockInfo::Data { vblocknr, offset } = info else { continue };
             let block = log.plus(summary + nth as u64);
-            let lives = |it: nilfs_ondisk::dat::DatEntry| it.block == block && it.start < it.end;
-            // The DAT does not have yet what was synced since.
-            let lives = is_synced || dat.entry(vblocknr).is_some_and(lives);
-            let is_written_over = found.written_over.contains(&(ino, offset));
-            if ino < Ino::FIRST_USER || !lives || is_written_over {
+            if ino < Ino::FIRST_USER || !living.has(block, vblocknr, (ino, offset)) {
                 continue;
             }
             let content = bytes.chunks(size).nth(summary as usize + nth).unwrap_or_default();
@@ -197,13 +203,9 @@ impl Draft {
                 Some(sum) => sum.judge(content),
                 None => Verdict::Unverified,
             };
-            if verdict != Verdict::Right {
-                let start = u128::from(offset.0) * size as u128;
-                let part = start..start + size as u128;
-                found.parts.entry((ino, verdict == Verdict::Wrong)).or_default().push(part);
-            }
+            found.add((ino, offset), verdict, size as u64);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Reads blocks, each alone if they cannot be read together. Returns those that cannot be read.
@@ -219,16 +221,36 @@ impl Draft {
     }
 }
 
-/// Parts of files.
-#[derive(Default)]
-struct Parts {
-    /// Parts that are damaged or may be, by file and by whether they are known to be damaged.
-    parts: BTreeMap<(Ino, bool), Vec<Range<u128>>>,
-    /// Blocks that have come after those that are looked at.
-    written_over: BTreeSet<(Ino, FileBlock)>,
+/// Content that lives.
+struct Living<'a> {
+    dat: Option<Dat<'a>>,
+    /// What the DAT does not have yet.
+    synced: SyncedContent,
 }
 
+impl Living<'_> {
+    /// Whether a block that a log has of a file is still that.
+    fn has(&mut self, block: BlockNr, vblocknr: VBlockNr, place: (Ino, FileBlock)) -> bool {
+        let entry = self.dat.as_mut().and_then(|dat| dat.entry(vblocknr));
+        entry.is_some_and(|it| it.block == block && it.start < it.end)
+            || self.synced.placed.get(&block) == Some(&place)
+    }
+}
+
+/// Parts of files that are damaged or may be, by file and by whether they are known to be damaged.
+#[derive(Default)]
+struct Parts(BTreeMap<(Ino, bool), Vec<Range<u128>>>);
+
 impl Parts {
+    /// Adds a block of a file, unless it is right.
+    fn add(&mut self, (ino, offset): (Ino, FileBlock), verdict: Verdict, size: u64) {
+        if verdict != Verdict::Right {
+            let start = u128::from(offset.0) * u128::from(size);
+            let parts = self.0.entry((ino, verdict == Verdict::Wrong)).or_default();
+            parts.push(start..start + u128::from(size));
+        }
+    }
+
     fn into_doubts(self) -> Vec<Doubt> {
         let joined = |mut parts: Vec<Range<u128>>| {
             parts.sort_unstable_by_key(|part| part.start);
@@ -241,7 +263,7 @@ impl Parts {
             }
             joined
         };
-        let doubts = self.parts.into_iter();
+        let doubts = self.0.into_iter();
         let doubt = |((ino, is_damaged), parts)| Doubt { ino, is_damaged, parts: joined(parts) };
         doubts.map(doubt).collect()
     }

@@ -91,8 +91,8 @@ fn laid_over(draft: &Draft) -> Rewritten {
 /// Mounts a draft, so that the engine writes to it.
 fn mount(device: Arc<dyn Device>) -> Result<Arc<Filesystem>, RepairError> {
     let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
-    // What is damaged is the draft's affair.
-    let (verify, use_reserve) = (Verify::None, true);
+    // What is damaged of the metadata is the draft's affair.
+    let (verify, use_reserve) = (Verify::Changed, true);
     let options = MountOptions { cleaner, verify, use_reserve, ..MountOptions::default() };
     Ok(Filesystem::mount(device, options)?)
 }

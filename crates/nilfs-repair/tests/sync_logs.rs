@@ -8,12 +8,13 @@ use std::sync::Arc;
 use nilfs_check::{Options, Rule, Severity};
 use nilfs_device::{Device, FaultyDevice, MemoryDevice};
 use nilfs_engine::mkfs::{Parameters, format};
+use nilfs_engine::rescue::Rescue;
 use nilfs_engine::{Filesystem, MountOptions, NewInode, Verify, Volume};
 use nilfs_ondisk::inode::S_IFREG;
 use nilfs_ondisk::superblock::{FEATURE_ROLL_FORWARD, STATE_VALID};
 use nilfs_ondisk::{BlockNr, Ino};
 use nilfs_repair::{AsRepaired, Observer, Risk, Settings};
-use support::{Content, Image, Patient, add, present};
+use support::{Content, Image, LogAt, Patient, add, present};
 
 /// Where the version is in the head of records, and where the first record has what.
 const VERSION: usize = 4;
@@ -78,9 +79,7 @@ impl Synced {
 
     /// Destroys a block of a log, counted from its summary.
     fn destroy(&mut self, nth: usize, block: u64) {
-        let size = self.image.block_size();
-        let at = self.logs[nth].plus(block).0 as usize * size;
-        self.image.bytes[at..at + size].iter_mut().for_each(|byte| *byte ^= 0x5a);
+        destroy(&mut self.image, self.logs[nth].plus(block));
     }
 }
 
@@ -133,9 +132,9 @@ fn a_summary_that_is_lost_is_restored_from_the_copy_in_a_later_log() {
     }
 }
 
-/// Likewise of logs at the ends of segments, of those written ahead, and of the checkpoint before them.
-#[test]
-fn of_any_log_but_the_last_the_summary_is_restored() {
+/// A crashed volume with sync logs of which one refers to what was written ahead of it: the newest checkpoint's
+/// log and all later ones but the last, and the files after a mount.
+fn written_ahead() -> (Image, Vec<LogAt>, Content) {
     let device = Arc::new(MemoryDevice::new(64 << 20));
     let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
     parameters.blocks_per_segment = 64;
@@ -157,11 +156,37 @@ fn of_any_log_but_the_last_the_summary_is_restored() {
     fs.sync_file(&small).unwrap();
     let expected = present(&*fs);
     let image = Image::from(device.snapshot());
-    let mut logs: Vec<_> =
-        image.logs().iter().map(|log| log.block).filter(|log| *log >= checkpoint).collect();
+    let mut logs = image.logs();
+    logs.retain(|log| log.block >= checkpoint);
     logs.pop();
-    assert!(logs.len() > 35, "{logs:?}");
-    for log in logs {
+    assert!(logs.len() > 35, "{} logs", logs.len());
+    (image, logs, expected)
+}
+
+/// Destroys a block.
+fn destroy(image: &mut Image, block: BlockNr) {
+    let size = image.block_size();
+    let at = block.0 as usize * size;
+    image.bytes[at..at + size].iter_mut().for_each(|byte| *byte ^= 0x5a);
+}
+
+/// Returns in words which part of a file in the root directory is not what it was, if there is one.
+fn differing_part(path: &str, size: usize, (now, then): (&Content, &Content)) -> Option<String> {
+    let blocks = |content: &Content| {
+        let (_, _, _, bytes) = &content[&format!("/{path}")];
+        bytes.chunks(size).map(<[u8]>::to_vec).collect::<Vec<_>>()
+    };
+    let (now, then) = (blocks(now), blocks(then));
+    let differing: Vec<usize> = (0..then.len()).filter(|nth| now[*nth] != then[*nth]).collect();
+    let first = differing.first()?;
+    Some(format!("{path}: {} bytes at byte {}", differing.len() * size, first * size))
+}
+
+/// Likewise of logs at the ends of segments, of those written ahead, and of the checkpoint before them.
+#[test]
+fn of_any_log_but_the_last_the_summary_is_restored() {
+    let (image, logs, expected) = written_ahead();
+    for log in logs.iter().map(|log| log.block) {
         let mut image = image.clone();
         let at = log.0 as usize * image.block_size();
         image.bytes[at..at + 512].fill(0x5a);
@@ -185,7 +210,7 @@ fn a_view_has_what_a_repair_restores_however_many_logs_are_damaged() {
         assert_eq!(plan.risk(), Risk::Safe);
         let patient = Patient::new(synced.image);
         patient.plan().apply(&*patient.device, &mut |_| {}).unwrap();
-        let shown = Volume::open_with(view.device, Verify::None).unwrap();
+        let shown = Volume::open_with(view.device, Verify::Changed).unwrap();
         let shown = shown.recovered_tree().unwrap();
         assert!(present(&shown) == recovered(&patient), "{count} logs");
     }
@@ -219,19 +244,83 @@ fn damaged_content_of_logs_that_are_rolled_forward_is_named() {
         let plan = nilfs_repair::plan(&device, &options, [7; 16]).unwrap();
         plan.apply(&*device, &mut |_| {}).unwrap();
         assert_eq!(plan.risk(), Risk::Safe);
-        let (now, then) = (recovered(&patient), &synced.files[2]);
-        let blocks = |content: &Content| {
-            let (_, _, _, bytes) = &content["/file"];
-            bytes.chunks(size).map(<[u8]>::to_vec).collect::<Vec<_>>()
-        };
-        let (now, then) = (blocks(&now), blocks(then));
-        let differing: Vec<usize> = (0..then.len()).filter(|nth| now[*nth] != then[*nth]).collect();
-        let part = differing.first().map(|first| {
-            format!("file: {} bytes at byte {}", differing.len() * size, first * size)
-        });
+        let part = differing_part("file", size, (&recovered(&patient), &synced.files[2]));
         let named: Vec<_> = plan.doubtful.iter().map(|kept| kept.fault.clone()).collect();
         assert_eq!(named, Vec::from_iter(part));
     }
+}
+
+/// Of content that was written ahead of an fsync, fsck restored the summaries and did not say that it was gone: the
+/// log that has its blocks is no log of an fsync.
+#[test]
+fn damaged_content_that_was_written_ahead_is_named_and_stays_known() {
+    let (image, logs, expected) = written_ahead();
+    let size = image.block_size();
+    let ahead = logs.iter().filter(|log| log.files.iter().any(|file| file.blocks.len() == 7));
+    let mut tried = 0;
+    for log in ahead {
+        tried += 1;
+        let mut image = image.clone();
+        destroy(&mut image, log.block);
+        (3..6).for_each(|nth| destroy(&mut image, log.block.plus(nth)));
+        let patient = Patient::new(image);
+        let options = Options { read_content: false, ..Options::default() };
+        let plan = nilfs_repair::plan(&patient.device, &options, [7; 16]).unwrap();
+        assert!(!plan.repairs.is_empty());
+        plan.apply(&*patient.device, &mut |_| {}).unwrap();
+        let part = differing_part("large", size, (&recovered(&patient), &expected));
+        let named: Vec<_> = plan.doubtful.iter().map(|kept| kept.fault.clone()).collect();
+        assert_eq!(named, [part.expect("it is not what it was")], "log {}", log.block);
+        let report = nilfs_check::check(&*patient.device, &Options::default()).unwrap();
+        assert!(!report.is_consistent(), "a check that reads the content tells of it");
+    }
+    assert!(tried > 3, "{tried} logs");
+}
+
+/// A repair gave a damaged block a checksum that was right, once an fsync had written a few bytes of it: nothing
+/// told of the damage any more, and a salvage called the file whole.
+#[test]
+fn a_damaged_block_of_which_a_part_was_synced_stays_known() {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
+    parameters.blocks_per_segment = 64;
+    format(&*device, &parameters).unwrap();
+    let fs = mount(&device);
+    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
+    let file = fs.create(&fs.root().unwrap().inode, b"file", &new).unwrap().inode;
+    fs.write(&file, 0, &[b'.'; 20_000]).unwrap();
+    fs.sync().unwrap();
+    // With these blocks, the log has no room for another one.
+    fs.write(&file, 8192, &[b'-'; 3 * 4096]).unwrap();
+    fs.write(&file, 5000, b"synced").unwrap();
+    fs.sync_file(&file).unwrap();
+    let mut image = Image::from(device.snapshot());
+    let size = image.block_size();
+    let (part, mut then) = (size..2 * size, present(&*fs));
+    let header = image.data(Ino::SUFILE, 0);
+    image.edit(header, |block| add(block, 0, 1));
+    let damaged = image.data(file.ino(), 1).block;
+    destroy(&mut image, damaged);
+    let found = image.block(damaged).to_vec();
+
+    let patient = Patient::new(image);
+    let view = AsRepaired::new(Arc::clone(&patient.device), &Observer::default());
+    let mut rescue = Rescue::open(view.device, Box::new(|_| {})).unwrap();
+    let shown = rescue.tree(0).unwrap();
+    let mut evidence = rescue.evidence(Arc::clone(&patient.device), &shown).unwrap();
+    let doubts = evidence.judge(&shown.tree, &shown.tree.file(file.ino()).unwrap()).unwrap();
+    let wrong: Vec<_> = doubts.wrong.iter().map(|it| (it.offset, it.length)).collect();
+    assert_eq!(wrong, [(size as u64, size as u64)]);
+
+    let options = Options { read_content: false, ..Options::default() };
+    let plan = nilfs_repair::plan(&patient.device, &options, [7; 16]).unwrap();
+    plan.apply(&*patient.device, &mut |_| {}).unwrap();
+    let named: Vec<_> = plan.doubtful.iter().map(|kept| kept.fault.clone()).collect();
+    assert_eq!(named, [format!("file: {size} bytes at byte {size}")]);
+    then.get_mut("/file").unwrap().3[part].copy_from_slice(&found);
+    assert!(recovered(&patient) == then);
+    let report = nilfs_check::check(&*patient.device, &Options::default()).unwrap();
+    assert!(!report.is_consistent(), "a check that reads the content tells of it");
 }
 
 /// Content that was accepted where the engine had moved it was called damaged all the same.
