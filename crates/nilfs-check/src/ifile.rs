@@ -170,8 +170,8 @@ impl Checker<'_, '_> {
             let file = FileAt { ino: *ino, inode_at: None, ..ifile };
             match content {
                 Content::Names(change) => Some((*ino, checker.read_names(file, change))),
-                Content::Target { leaf, size, size_at } => {
-                    checker.check_target(file, leaf, (*size, *size_at));
+                Content::Target { leaf, size, at } => {
+                    checker.check_target(file, leaf, (*size, *at));
                     None
                 }
             }

@@ -11,6 +11,8 @@ use crate::correction::{Correction, Position};
 use crate::directory::{Directory, DirectoryChange, has_names};
 use crate::report::{Location, Rule};
 
+/// Where an inode has the size of its file.
+const SIZE_AT: usize = offset_of!(RawInode, i_size);
 /// The greatest size of a file.
 const SIZE_MAX: u64 = i64::MAX as u64;
 /// More blocks than mkfs puts into any file it makes.
@@ -37,8 +39,8 @@ pub(crate) struct InodeFacts {
 pub(crate) enum Content {
     /// The blocks with names that are not known yet.
     Names(DirectoryChange),
-    /// What a symbolic link leads to, how many bytes that has, and where it says so.
-    Target { leaf: Leaf, size: u64, size_at: Position },
+    /// What a symbolic link leads to, how many bytes that has, and where its inode is that says so.
+    Target { leaf: Leaf, size: u64, at: Position },
 }
 
 impl Content {
@@ -96,6 +98,9 @@ impl Checker<'_, '_> {
                     )
                 })
                 .corrected_by([Correction::Inode { at, part }]);
+            } else if size > SIZE_MAX {
+                let none = Correction::u64(at.plus(SIZE_AT), 0);
+                self.error(Rule::Inode, file.place(), || too_large(size)).corrected_by([none]);
             }
             return (facts, None);
         }
@@ -213,14 +218,11 @@ impl Checker<'_, '_> {
         let block_bytes = self.volume.block_size().bytes64();
         let end = |last: Leaf| last.key.saturating_add(1).saturating_mul(block_bytes);
         let end = tree.last.map_or(0, end).min(SIZE_MAX);
-        // Those of directories and links follow from what is in their blocks.
-        let regular = inode.file_type().is_ok_and(|it| it == FileType::Regular);
-        let up_to_end = (regular && tree.whole)
-            .then(|| Correction::u64(at.plus(offset_of!(RawInode, i_size)), end));
-        self.error(Rule::Inode, file.place(), || {
-            format!("i_size is {}, more than {SIZE_MAX}", inode.i_size)
-        })
-        .corrected_by(up_to_end);
+        // That of a link follows from its target.
+        let is_link = inode.file_type().is_ok_and(|it| it == FileType::Symlink);
+        let up_to_end = (!is_link && tree.whole).then(|| Correction::u64(at.plus(SIZE_AT), end));
+        self.error(Rule::Inode, file.place(), || too_large(inode.i_size.get()))
+            .corrected_by(up_to_end);
     }
 
     /// Nothing lies beyond the end of the file.
@@ -235,8 +237,8 @@ impl Checker<'_, '_> {
             // The blocks are there; whether they were meant to be cut off nobody knows.
             let end = last.key.saturating_add(1).saturating_mul(block_size.bytes64());
             let regular = inode.file_type().is_ok_and(|it| it == FileType::Regular);
-            let longer = (regular && end <= SIZE_MAX)
-                .then(|| Correction::u64(at.plus(offset_of!(RawInode, i_size)), end));
+            let longer =
+                (regular && end <= SIZE_MAX).then(|| Correction::u64(at.plus(SIZE_AT), end));
             self.error(Rule::InodeSize, place, || {
                 format!("the block lies beyond the end of the file, i_size is {size}")
             })
@@ -278,8 +280,7 @@ impl Checker<'_, '_> {
                 .corrected_by([Correction::Root { at, part: file.whole() }]);
             return None;
         };
-        let size_at = at.plus(offset_of!(RawInode, i_size));
-        Some(Content::Target { leaf, size: inode.i_size.get(), size_at })
+        Some(Content::Target { leaf, size: inode.i_size.get(), at })
     }
 
     /// Checks what a symbolic link leads to.
@@ -287,19 +288,27 @@ impl Checker<'_, '_> {
         &mut self,
         file: FileAt,
         target: &Leaf,
-        (size, size_at): (u64, Position),
+        (size, at): (u64, Position),
     ) {
-        let Some(block) = self.read_leaf(file, target) else { return };
-        let most = block.len() - 1;
-        let end = block.iter().position(|byte| *byte == 0);
+        let block = self.read_leaf(file, target);
+        let end_in = |block: &[u8]| block.iter().position(|byte| *byte == 0);
+        let end = block.as_deref().and_then(end_in);
+        let most = self.volume.block_size().bytes() - 1;
         if !(1..=most as u64).contains(&size) {
-            let found = end.filter(|end| *end > 0);
-            let found = found.map(|end| Correction::count_u64(size_at, end as u64));
-            self.error(Rule::Symlink, file.place(), || {
-                format!("i_size is {size}, expected 1 to {most}")
-            })
-            .corrected_by(found);
-        } else if let Some(end) = end.filter(|end| (*end as u64) < size) {
+            let told = end.filter(|end| *end > 0);
+            let length = told.unwrap_or(if block.is_some() { most } else { 1 });
+            let length = Correction::count_u64(at.plus(SIZE_AT), length as u64);
+            // Another version of the inode may tell what its block does not. Else the length is a guess.
+            let (rule, anew) = match told {
+                Some(_) => (Rule::Symlink, None),
+                None => (Rule::InodeSize, Some(Correction::Inode { at, part: file.whole() })),
+            };
+            self.error(rule, file.place(), || format!("i_size is {size}, expected 1 to {most}"))
+                .corrected_by(anew.into_iter().chain([length]));
+            return;
+        }
+        let Some(block) = block else { return };
+        if let Some(end) = end.filter(|end| (*end as u64) < size) {
             let anew = self.anew(file, target);
             self.error(Rule::Symlink, file.place().block(target.block), || {
                 format!("the target has {end} bytes, but i_size is {size}")
@@ -310,6 +319,10 @@ impl Checker<'_, '_> {
             self.check_tail(place, &block, size as usize);
         }
     }
+}
+
+fn too_large(size: u64) -> String {
+    format!("i_size is {size}, more than {SIZE_MAX}")
 }
 
 fn is_metadata(ino: Ino) -> bool {

@@ -2,9 +2,13 @@
 
 mod support;
 
+use std::sync::Arc;
+
+use nilfs_device::Device;
+use nilfs_engine::Volume;
 use nilfs_ondisk::Ino;
 use nilfs_repair::Risk;
-use support::{BLOCK_SIZES, Image, Patient, add, heals, write};
+use support::{BLOCK_SIZES, Image, Patient, UUID, add, bad_sectors, heals, write};
 
 const I_BLOCKS: usize = 0;
 const I_SIZE: usize = 8;
@@ -39,6 +43,38 @@ fn sizes_of_directories() {
         let ino = image.named("many");
         image.edit_inode(ino, |inode| add(inode, I_SIZE, size));
     });
+}
+
+/// Links of which the target was damaged as well kept a size that no file can have, and so did pipes: all that met
+/// such an inode failed, a mount among it.
+#[test]
+fn no_file_keeps_a_size_that_none_can_have() {
+    for block_size in BLOCK_SIZES {
+        let image = Image::by_linux(block_size);
+        for ino in image.names_in_root() {
+            let mut image = image.clone();
+            image.edit_inode(ino, |inode| write(inode, I_SIZE, 1 << 63 | 5));
+            let mut destroyed = image.clone();
+            let first = image.blocks_of(ino).into_iter().rfind(|it| !it.info.is_node());
+            let first: Vec<_> = first.iter().map(|it| it.block).collect();
+            for block in &first {
+                let at = block.0 as usize * image.block_size();
+                destroyed.bytes[at..at + 1024].iter_mut().for_each(|it| *it ^= 0x5a);
+            }
+            let devices = [
+                bad_sectors(image.clone(), &[]),
+                bad_sectors(destroyed, &[]),
+                bad_sectors(image, &first),
+            ];
+            for (nth, device) in devices.into_iter().enumerate() {
+                let device: Arc<dyn Device> = Arc::new(device);
+                let plan = nilfs_repair::plan(&device, &Default::default(), UUID).unwrap();
+                plan.apply(&*device, &mut |_| {}).unwrap();
+                let file = Volume::open(device).unwrap().tree(None).unwrap().file(ino);
+                assert!(file.is_ok(), "{block_size}, inode {ino}, {nth}: {file:?}");
+            }
+        }
+    }
 }
 
 #[test]
