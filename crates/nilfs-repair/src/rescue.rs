@@ -18,7 +18,7 @@ use nilfs_ondisk::{BlockNr, Cno, Geometry, Ino, Seq};
 use zerocopy::little_endian::{U16, U64};
 
 use crate::draft::Draft;
-use crate::{Concerned, Loss, Repair, RepairError, Risk, superblocks, wrong_bits};
+use crate::{Concerned, Loss, Repair, RepairError, Risk, rewrite, superblocks, wrong_bits};
 
 /// Super roots that are tried, from the newest on.
 const MOST_TRIED: usize = 256;
@@ -54,11 +54,8 @@ pub(crate) fn usable(
                 return newest_usable(&draft, &fault);
             }
             let report = draft.correct(report.clone())?;
-            let Some(finding) = fatal(&report) else { return Ok(draft) };
-            let fault = format!(
-                "checkpoint {} cannot be used: {}: {}",
-                report.newest, finding.place, finding.message
-            );
+            let Some(why) = why_unusable(&draft, &report) else { return Ok(draft) };
+            let fault = format!("checkpoint {} cannot be used: {why}", report.newest);
             match newest_usable(&draft, &fault) {
                 // An older one is no better.
                 Err(RepairError::NoCheckpoint(_)) => Ok(draft),
@@ -74,6 +71,15 @@ pub(crate) fn usable(
 fn lost_cursor(report: &Report) -> Option<&Finding> {
     let renewed = |finding: &&Finding| finding.corrections.contains(&Correction::Superblocks);
     report.errors().find(|it| it.rule == Rule::SuperRoot && renewed(it))
+}
+
+/// Says why the newest checkpoint of a corrected draft cannot be used, if that is so.
+fn why_unusable(draft: &Draft, report: &Report) -> Option<String> {
+    match fatal(report) {
+        Some(finding) => Some(format!("{}: {}", finding.place, finding.message)),
+        None if draft.is_as_found() => None,
+        None => rewrite::why_not_mounted(draft).map(|error| error.to_string()),
+    }
 }
 
 /// What keeps the newest checkpoint from being used, and is not corrected.
@@ -164,7 +170,7 @@ fn newest_usable(from: &Draft, fault: &str) -> Result<Draft, RepairError> {
             let corrected =
                 found.map_err(RepairError::Check).and_then(|report| draft.correct(report));
             match corrected {
-                Ok(report) if fatal(&report).is_none() => {
+                Ok(report) if why_unusable(&draft, &report).is_none() => {
                     let files = files_in(&scan, device, given_up);
                     let mut going_on = repair(fault, (origin, root), given_up, files);
                     going_on.risk = match draft.in_view && given_up.is_empty() {

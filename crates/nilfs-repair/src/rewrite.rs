@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nilfs_check::Report;
 use nilfs_device::{CopyOnWriteDevice, Device, IoSlice, Writes};
-use nilfs_engine::{CleanerOptions, Filesystem, MountOptions, Verify};
+use nilfs_engine::{CleanerOptions, Error, Filesystem, MountOptions, Verify};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
 
@@ -95,6 +95,24 @@ fn mount(device: Arc<dyn Device>) -> Result<Arc<Filesystem>, RepairError> {
     let (verify, use_reserve) = (Verify::Changed, true);
     let options = MountOptions { cleaner, verify, use_reserve, ..MountOptions::default() };
     Ok(Filesystem::mount(device, options)?)
+}
+
+/// Finds out why a draft cannot be mounted, if that is damage of what it shows.
+pub(crate) fn why_not_mounted(draft: &Draft) -> Option<Error> {
+    let below = Arc::clone(&draft.device) as Arc<dyn Device>;
+    let written = Arc::new(Writes::new(&draft.scratch));
+    let error = match mount(view(&below, [&written])) {
+        Ok(fs) => {
+            let root = fs.root().err();
+            // What stands in the way of writing is told when it is tried in earnest.
+            let _ = fs.unmount();
+            root?
+        }
+        Err(RepairError::Engine(error)) => error,
+        Err(_) => return None,
+    };
+    let is_of_content = matches!(error, Error::Stale | Error::RollForward(_)) || error.is_damage();
+    is_of_content.then_some(error)
 }
 
 /// Writes what does not go to a new place: the heads of logs that are given up, and the superblocks

@@ -1,0 +1,136 @@
+//! Runs of damaged blocks anywhere in what a crashed volume has in use: after a repair, it mounts, and no file
+//! has other content than before without being named.
+
+mod support;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use nilfs_check::Options;
+use nilfs_device::{Device, MemoryDevice};
+use nilfs_engine::mkfs::{Parameters, format};
+use nilfs_engine::scrub::{Selection, scrub};
+use nilfs_engine::{FileType, Files, Filesystem, Ino, InodeRef, MountOptions, NewInode};
+use nilfs_ondisk::BlockSize;
+use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
+use rand::rngs::StdRng;
+use rand::{Rng, RngCore, SeedableRng};
+use support::{Content, File, Image, UUID, number, present, read_file};
+
+/// Lengths of damage, in blocks.
+const LENGTHS: [usize; 3] = [1, 5, 16];
+
+fn make(fs: &Filesystem, directory: &InodeRef, name: &str, mode: u16) -> InodeRef {
+    let new = NewInode { mode, uid: 0, gid: 0, rdev: Default::default() };
+    fs.create(directory, name.as_bytes(), &new).unwrap().inode
+}
+
+/// A crashed volume with three checkpoints and fsyncs after them, and what it shows.
+fn crashed(block_size: u64) -> (Image, Content) {
+    let device = Arc::new(MemoryDevice::new(12 << 20));
+    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
+    parameters.block_size = BlockSize::from_bytes(block_size).unwrap();
+    parameters.blocks_per_segment = (256 << 10) / block_size as u32;
+    format(&*device, &parameters).unwrap();
+    let shared = Arc::clone(&device) as Arc<dyn Device>;
+    let fs = Filesystem::mount(shared, MountOptions::default()).unwrap();
+    let mut random = StdRng::seed_from_u64(1);
+    let mut fill = |file: &InodeRef, length: usize| {
+        let mut content = vec![0; length];
+        random.fill_bytes(&mut content);
+        fs.write(file, 0, &content).unwrap();
+    };
+    let root = fs.root().unwrap().inode;
+    let directory = make(&fs, &root, "directory", S_IFDIR | 0o755);
+    for nth in 1..30 {
+        fill(&make(&fs, &directory, &format!("first-{nth:02}"), S_IFREG | 0o644), nth * 300);
+    }
+    fs.symlink(&directory, b"link", b"where it leads", 0, 0).unwrap();
+    fs.sync().unwrap();
+    for nth in 1..8 {
+        fill(&make(&fs, &root, &format!("second-{nth:02}"), S_IFREG | 0o644), 3000);
+    }
+    fs.sync().unwrap();
+    for nth in 1..16 {
+        let file = make(&fs, &directory, &format!("synced-{nth:02}"), S_IFREG | 0o644);
+        fill(&file, nth * 400 + 500);
+        fs.sync_file(&file).unwrap();
+    }
+    let shown = present(&*fs);
+    (Image::from(device.snapshot()), shown)
+}
+
+/// Reads all files below a directory that can be read.
+fn read_below(files: &dyn Files, directory: Ino, path: &str, found: &mut Content) {
+    let mut entries = Vec::new();
+    // The others are there.
+    let _ = files.read_dir(directory, 0, &mut |entry| {
+        entries.push((String::from_utf8_lossy(entry.name).into_owned(), entry.ino));
+        true
+    });
+    for (name, ino) in entries.into_iter().filter(|(name, _)| !matches!(&name[..], "." | "..")) {
+        let path = format!("{path}/{name}");
+        let Ok(file) = read_file(files, ino) else { continue };
+        if file.0 == FileType::Directory {
+            read_below(files, ino, &path, found);
+        }
+        found.insert(path, file);
+    }
+}
+
+/// Repairs a volume. Returns what is wrong then: that it does not mount, or files of other content than before
+/// of which neither the repair nor a scrub tells.
+fn wrong_after_repair(device: &Arc<dyn Device>, before: &Content) -> Vec<String> {
+    let options = Options { read_content: false, ..Options::default() };
+    let plan = match nilfs_repair::plan(device, &options, UUID) {
+        Ok(plan) => plan,
+        Err(error) => return vec![format!("no plan: {error}")],
+    };
+    if plan.can_be_applied() {
+        plan.apply(&**device, &mut |_| {}).unwrap();
+    }
+    let fs = match Filesystem::mount(Arc::clone(device), MountOptions::default()) {
+        Ok(fs) => fs,
+        Err(error) => return vec![format!("no mount: {error}; {:?}", plan.obstacle)],
+    };
+    let mut after = Content::new();
+    read_below(&*fs, Ino::ROOT, "", &mut after);
+    fs.unmount().unwrap();
+    let mut told = format!("{:?}{:?}{:?}", plan.repairs, plan.kept, plan.doubtful);
+    let found = scrub(device, &Selection::default(), &mut |_| ControlFlow::Continue(()));
+    for need in found.iter().flat_map(|it| &it.damage).flat_map(|it| &it.needs) {
+        let path = need.path.as_deref().map(String::from_utf8_lossy);
+        told.push_str(&path.unwrap_or_default());
+    }
+    let is_other = |(path, (file_type, _, _, content)): &(&String, &File)| {
+        let file = before.get(*path).filter(|before| before.0 == *file_type);
+        file.is_some_and(|before| before.3 != *content)
+    };
+    let other = after.iter().filter(is_other).map(|(path, _)| path.clone());
+    other.filter(|path| !path.rsplit('/').next().is_some_and(|name| told.contains(name))).collect()
+}
+
+#[test]
+fn a_volume_mounts_after_a_repair_and_what_is_wrong_is_named() {
+    let seed = number("NILFS_TEST_SEED", 1);
+    for block_size in [1024, 4096] {
+        let (image, before) = crashed(block_size);
+        let size = image.block_size();
+        let end = image.logs().last().expect("there are logs").block.0 as usize + 4;
+        let mut wrong = Vec::new();
+        let places = (1..end).step_by((4096 / size).min(3));
+        for (first, length) in places.flat_map(|first| LENGTHS.map(|length| (first, length))) {
+            let mut random = StdRng::seed_from_u64(seed << 20 | (first * 32 + length) as u64);
+            let mut bytes = image.bytes.clone();
+            let damaged = &mut bytes[first * size..(first + length) * size];
+            match random.random_range(0..4) {
+                0 => damaged.fill(0),
+                _ => random.fill_bytes(damaged),
+            }
+            let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(bytes));
+            let found = wrong_after_repair(&device, &before).into_iter();
+            wrong.extend(found.map(|it| format!("{length} blocks from block {first} on: {it}")));
+        }
+        assert!(wrong.is_empty(), "blocks of {size}, seed {seed}:\n{}", wrong.join("\n"));
+    }
+}
