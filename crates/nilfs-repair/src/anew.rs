@@ -488,7 +488,10 @@ impl Anew<'_> {
             .step_by(layout.entries_per_block as usize);
         for in_block in blocks {
             let key = layout.entry(in_block).block.0;
-            let Some(block) = self.as_of(Ino::IFILE, key, part.life.start) else { continue };
+            // Where the inodes are lost as well, they will be made anew of the version that is left.
+            let versions = self.logged.data(Ino::IFILE, key, key.checked_add(1)).iter();
+            let mut versions = versions.filter(|it| it.since <= part.life.start);
+            let Some(block) = versions.find_map(|it| self.read(it.block)) else { continue };
             let slots = block.chunks_exact(self.geometry.inode_size);
             for (ino, slot) in (in_block..=u64::MAX).zip(slots) {
                 let inode = RawInode::parse(slot).ok();

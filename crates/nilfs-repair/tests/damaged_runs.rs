@@ -13,6 +13,7 @@ use nilfs_engine::scrub::{Selection, scrub};
 use nilfs_engine::{FileType, Files, Filesystem, Ino, InodeRef, MountOptions, NewInode};
 use nilfs_ondisk::BlockSize;
 use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
+use nilfs_ondisk::summary::SR;
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 use support::{Content, File, Image, UUID, number, present, read_file};
@@ -108,6 +109,31 @@ fn wrong_after_repair(device: &Arc<dyn Device>, before: &Content) -> Vec<String>
     };
     let other = after.iter().filter(is_other).map(|(path, _)| path.clone());
     other.filter(|path| !path.rsplit('/').next().is_some_and(|name| told.contains(name))).collect()
+}
+
+/// Files lost their names that an older version of their inodes has, because the newest of these was lost
+/// together with the bitmap that says which are in use.
+#[test]
+fn inodes_that_are_lost_with_their_bitmap_come_from_an_older_version() {
+    let (image, before) = crashed(4096);
+    let logs = image.logs();
+    let newest = logs.iter().rfind(|log| log.header.has(SR)).unwrap();
+    let mut at = newest.block.plus(newest.header.summary_blocks(image.geometry().block_size));
+    let mut bytes = image.bytes.clone();
+    for file in &newest.files {
+        let end = at.plus(file.blocks.len() as u64);
+        if file.ino == Ino::IFILE {
+            bytes[at.0 as usize * 4096..end.0 as usize * 4096].fill(0);
+        }
+        at = end;
+    }
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(bytes));
+    assert_eq!(wrong_after_repair(&device, &before), [""; 0]);
+    let fs = Filesystem::mount(device, MountOptions::default()).unwrap();
+    let mut after = Content::new();
+    read_below(&*fs, Ino::ROOT, "", &mut after);
+    let lost: Vec<_> = before.keys().filter(|path| !after.contains_key(*path)).collect();
+    assert!(lost.iter().all(|path| !path.contains("first")), "{lost:?}");
 }
 
 #[test]
