@@ -74,7 +74,7 @@ impl Rescue {
     /// [`Error::NotAVolume`], [`Error::Feature`], [`Error::NothingToRescue`].
     pub fn open(device: Arc<dyn Device>, progress: Box<dyn Fn(u64)>) -> Result<Self> {
         let (volumes, to_try, by_scan) =
-            match Volume::open_with(Arc::clone(&device), Verify::Changed) {
+            match Volume::open_with(Arc::clone(&device), Verify::Rescue) {
                 Ok(volume) => {
                     let newest = Candidate::Checkpoint { volume: 0, cno: None };
                     (vec![volume], VecDeque::from([newest]), None)

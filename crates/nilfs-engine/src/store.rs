@@ -202,7 +202,7 @@ impl Store {
         }
         let mut content = zeroed(self.block_size());
         match self.verify {
-            Verify::None | Verify::Changed => {
+            Verify::None | Verify::Rescue => {
                 self.fetch_all(block, bytes_mut(&mut content), Kind::Metadata)?;
             }
             Verify::Metadata | Verify::All => {
@@ -250,17 +250,26 @@ impl Store {
     pub(crate) fn check(&self, block: BlockNr, content: &[u8]) -> Result<()> {
         match self.verify {
             Verify::None => Ok(()),
-            Verify::Changed | Verify::Metadata | Verify::All => {
+            Verify::Rescue | Verify::Metadata | Verify::All => {
                 self.checksums.check_metadata(self, block, content)
             }
         }
     }
 
-    /// As [`Store::check`], for content of files that is only read.
-    pub(crate) fn check_content(&self, first: BlockNr, content: &[u8]) -> Result<()> {
+    /// As [`Store::check`], for content of files that is only read; or sets it right, as far as that is known.
+    pub(crate) fn check_content(&self, first: BlockNr, content: &mut [u8]) -> Result<()> {
         match self.verify {
-            Verify::None | Verify::Changed | Verify::Metadata => Ok(()),
+            Verify::None | Verify::Metadata => Ok(()),
+            Verify::Rescue => self.set_right(first, content),
             Verify::All => self.checksums.check(self, first, content),
+        }
+    }
+
+    /// Sets content of files right that was read without a check, if that is asked and as far as it is known.
+    pub(crate) fn set_right(&self, first: BlockNr, content: &mut [u8]) -> Result<()> {
+        match self.verify {
+            Verify::Rescue => self.checksums.set_right(self, first, content),
+            Verify::None | Verify::Metadata | Verify::All => Ok(()),
         }
     }
 

@@ -135,14 +135,14 @@ impl Volume {
     }
 
     /// Opens the volume on a device by one of the super roots that a scan has found, with what was
-    /// synced after it if no other follows. Nothing is checked when it is only read: as much as possible is to be
+    /// synced after it if no other follows. Nothing is refused when it is only read: as much as possible is to be
     /// had of a broken volume.
     ///
     /// # Errors
     /// The layout or the DAT is damaged.
     pub(crate) fn at(device: Arc<dyn Device>, scan: &Scan, log: &SuperRootLog) -> Result<Self> {
         let superblock = scan.superblock_for(log)?;
-        let store = Store::new(device, scan.geometry, scan.crc_seed, Verify::Changed);
+        let store = Store::new(device, scan.geometry, scan.crc_seed, Verify::Rescue);
         let found = recovery::at(&store, log);
         let superblocks = Superblocks { best: superblock, other: None };
         Self::new(&superblocks, superblock, store, found, log.super_root)

@@ -131,7 +131,7 @@ impl Draft {
     /// Returns where content lives, as the newest checkpoint has it and what fsyncs have written after that.
     fn living(&self, newest: LogCursor) -> Living<'_> {
         let device = Arc::clone(&self.device) as Arc<dyn Device>;
-        let synced = Volume::open_with(device, Verify::Changed).and_then(|it| it.synced_content());
+        let synced = Volume::open_with(device, Verify::Rescue).and_then(|it| it.synced_content());
         // The engine tells why it cannot when it mounts the draft.
         Living { dat: self.dat(newest).flatten(), synced: synced.unwrap_or_default() }
     }

@@ -28,7 +28,7 @@ impl Paths {
         if wanted.is_empty() {
             return Self(paths);
         }
-        let opened = Volume::open_with(Arc::clone(device), Verify::Changed);
+        let opened = Volume::open_with(Arc::clone(device), Verify::Rescue);
         let Ok(volume) = opened else { return Self(paths) };
         for (Reverse(cno), files) in wanted.into_iter().take(MOST_CHECKPOINTS) {
             let Ok(tree) = volume.tree(Some(cno)) else { continue };
@@ -50,7 +50,7 @@ pub(crate) fn newest(device: &Arc<dyn Device>, files: BTreeSet<Ino>) -> BTreeMap
     if files.is_empty() {
         return BTreeMap::new();
     }
-    let volume = Volume::open_with(Arc::clone(device), Verify::Changed).ok();
+    let volume = Volume::open_with(Arc::clone(device), Verify::Rescue).ok();
     let tree = volume.and_then(|it| it.recovered_tree().or_else(|_| it.tree(None)).ok());
     tree.map_or_else(BTreeMap::new, |tree| tree.around_damage().paths(files))
 }

@@ -92,7 +92,7 @@ fn laid_over(draft: &Draft) -> Rewritten {
 fn mount(device: Arc<dyn Device>) -> Result<Arc<Filesystem>, RepairError> {
     let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
     // What is damaged of the metadata is the draft's affair.
-    let (verify, use_reserve) = (Verify::Changed, true);
+    let (verify, use_reserve) = (Verify::Rescue, true);
     let options = MountOptions { cleaner, verify, use_reserve, ..MountOptions::default() };
     Ok(Filesystem::mount(device, options)?)
 }

@@ -19,7 +19,7 @@ use crate::{Risk, dat, superblocks};
 pub(crate) fn correct(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Made>> {
     let is_unreadable = replace_unreadable(draft, wrong)?;
     let device: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
-    let volume = Volume::open_with(device, Verify::Changed);
+    let volume = Volume::open_with(device, Verify::Rescue);
     let Ok(volume) = &volume else { return Ok(None) };
     let Ok(plan) = volume.recovery_plan() else { return Ok(None) };
     if let Some(made) = restore(draft, wrong, volume, &plan)? {

@@ -210,7 +210,7 @@ fn a_view_has_what_a_repair_restores_however_many_logs_are_damaged() {
         assert_eq!(plan.risk(), Risk::Safe);
         let patient = Patient::new(synced.image);
         patient.plan().apply(&*patient.device, &mut |_| {}).unwrap();
-        let shown = Volume::open_with(view.device, Verify::Changed).unwrap();
+        let shown = Volume::open_with(view.device, Verify::Rescue).unwrap();
         let shown = shown.recovered_tree().unwrap();
         assert!(present(&shown) == recovered(&patient), "{count} logs");
     }

@@ -422,6 +422,20 @@ fn content_with_a_wrong_checksum_is_copied_and_named() {
     assert_eq!(salvaged.code, Some(1));
 }
 
+/// One bit of content that the card has lost was "damaged", though the checksum tells which it is.
+#[test]
+fn a_bit_of_content_that_is_wrong_is_set_right() {
+    let mut volume = Broken::new();
+    let large = volume.inodes["one/large"];
+    let blocks = volume.blocks(large, |info| matches!(info, BlockInfo::Data { .. }));
+    let newest = blocks[blocks.len() - LARGE - 1 + 7];
+    volume.bytes[newest + 100] ^= 0x10;
+    volume.salvage(&[]).is_whole(ALL);
+    let (mount, _) = volume.rescue("");
+    let expected = volume.versions["one/large"].last().unwrap();
+    assert!(fs::read(mount.0.join("one/large")).unwrap() == *expected);
+}
+
 /// The link with question marks for a target was "whole" after a repair. Before, it could not be copied: with
 /// an older version, it was made twice.
 #[test]

@@ -61,10 +61,11 @@ const LONG_WINDOW: usize = 64 << 10;
 pub enum Verify {
     /// None.
     None,
-    /// Those of files that are read to be changed in part: they are written anew, with a checksum that makes
-    /// damage right.
-    Changed,
-    /// Those, and blocks of metadata.
+    /// For a broken volume, of which as much as possible is to be had: metadata is taken as it is, and a bit of
+    /// content that is wrong is set right. Blocks of files that are read to be changed in part are checked: they
+    /// are written anew, with a checksum that makes damage right.
+    Rescue,
+    /// Blocks of metadata, and those of files that are read to be changed in part.
     #[default]
     Metadata,
     /// Those, and the content of files.
@@ -292,6 +293,25 @@ impl Checksums {
             if is_wrong(sum, block) {
                 self.confirm(store, first.plus(nth as u64), block)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Sets the bit right that is wrong in a block, where it is only one, in blocks that lie one after the other.
+    ///
+    /// # Errors
+    /// [`Error::WouldWait`].
+    pub(super) fn set_right(
+        &self,
+        store: &Store,
+        first: BlockNr,
+        content: &mut [u8],
+    ) -> Result<()> {
+        let blocks = content.chunks_exact_mut(store.block_size().bytes());
+        let end = first.plus(blocks.len() as u64);
+        for (block, sum) in blocks.zip(self.of(store, first..end)?) {
+            let wrong = sum.filter(|_| is_wrong(sum, block)).and_then(|sum| sum.wrong_bit(block));
+            wrong.into_iter().for_each(|bit| bit.flip(block));
         }
         Ok(())
     }

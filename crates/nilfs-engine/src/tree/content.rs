@@ -106,6 +106,7 @@ pub(crate) trait Content {
             Place::Device(address) => {
                 let mut block = zeroed(view.store.block_size());
                 view.store.read_content(address, bytes_mut(&mut block))?;
+                view.store.set_right(address, bytes_mut(&mut block))?;
                 // It will be written anew, with a checksum that makes damage right.
                 view.store.check(address, &block)?;
                 Ok(Some(block))

@@ -108,7 +108,7 @@ fn read_together(store: &Store, runs: &[Run], buffer: &mut [u8], asked: bool) ->
         read_blocks(store, run.first, buffer, asked)?;
         return store.check_content(run.first, buffer);
     }
-    if store.verify() == Verify::All {
+    if matches!(store.verify(), Verify::Rescue | Verify::All) {
         return read_checked(store, runs, buffer, asked);
     }
     let byte = |block: BlockNr| (block.0 - first.first.0) as usize * block_size.bytes();
@@ -133,7 +133,7 @@ fn read_checked(store: &Store, runs: &[Run], buffer: &mut [u8], asked: bool) -> 
     let mut bytes = vec![0; byte(last.end(block_size))];
     read_blocks(store, first.first, &mut bytes, asked)?;
     for run in runs {
-        let blocks = &bytes[byte(run.first)..byte(run.end(block_size))];
+        let blocks = &mut bytes[byte(run.first)..byte(run.end(block_size))];
         store.check_content(run.first, blocks)?;
         let wanted = &blocks[run.within..run.within + run.part.len()];
         buffer[run.part.clone()].copy_from_slice(wanted);

@@ -234,6 +234,7 @@ impl Tree {
         file.scan(&view, FileBlock(0), &mut |key| {
             if let Some(mapped) = file.on_device(&view, key)? {
                 view.store.read_content(mapped.block, &mut content)?;
+                view.store.set_right(mapped.block, &mut content)?;
                 visit(mapped, &content);
             }
             Ok(ControlFlow::Continue(()))

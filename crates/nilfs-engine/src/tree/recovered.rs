@@ -40,7 +40,9 @@ impl Recovered {
                 if let Some(placed) = placed {
                     let mut block = zeroed(store.block_size());
                     let read = store.read_run(placed.block, bytes_mut(&mut block));
-                    match read.and_then(|()| store.check_content(placed.block, &block)) {
+                    match read
+                        .and_then(|()| store.check_content(placed.block, bytes_mut(&mut block)))
+                    {
                         Ok(()) => page.data = Some(block),
                         // The block stays there: a reader who asks for it is told of the damage.
                         Err(error) if error.is_of_block() => {}

@@ -161,7 +161,7 @@ fn by_this_process(path: &Path, plan: Plan, interrupt: &Interrupt) -> anyhow::Re
         }
         let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
         // What it is to repair must not keep it from being mounted.
-        let options = MountOptions { cleaner, verify: Verify::Changed, ..MountOptions::default() };
+        let options = MountOptions { cleaner, verify: Verify::Rescue, ..MountOptions::default() };
         let fs = Filesystem::mount(Arc::clone(&device), options)?;
         let found = scrub_mounted(&fs, plan, selection, observe);
         let closed = fs.unmount();
