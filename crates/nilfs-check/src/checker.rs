@@ -1,7 +1,7 @@
 //! The checker: what is known of the volume so far, and the order in which more becomes known.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::Arc;
@@ -58,6 +58,8 @@ pub(crate) struct Checker<'v, 'd> {
     /// What no summary describes, until it is reported; and whose the blocks there are that were
     /// reached.
     pub(crate) undescribed: Vec<Undescribed>,
+    /// Where summaries are of logs that were written elsewhere.
+    pub(crate) foreign: BTreeSet<BlockNr>,
     pub(crate) undescribed_owners: HashMap<BlockNr, Owner>,
     /// The blocks of each log.
     pub(crate) logs: Vec<Range<BlockNr>>,
@@ -98,6 +100,7 @@ impl<'v, 'd> Checker<'v, 'd> {
             owners: None,
             near_run: 0,
             undescribed: Vec::new(),
+            foreign: BTreeSet::new(),
             undescribed_owners: HashMap::new(),
             logs: Vec::new(),
             changed_metadata: BTreeMap::new(),

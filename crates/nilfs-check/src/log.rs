@@ -161,6 +161,18 @@ impl<'v, 'd> LogReader<'v, 'd> {
         Ok(Some(changed))
     }
 
+    /// Whether something after the summary of a log is what this says, as far as it tells.
+    pub(crate) fn has_own_block(&mut self, at: BlockNr, header: &LogHeader) -> bool {
+        let size = self.volume.block_size();
+        let payload = at.plus(header.summary_blocks(size))..at.plus(header.described_blocks(size));
+        match self.changed(at, header) {
+            Ok(Some(Changed { wrong, .. })) => payload.is_empty() || wrong != [payload],
+            Ok(None) => false,
+            // What cannot be read contradicts nothing.
+            Err(_) => true,
+        }
+    }
+
     /// Returns which of these blocks of a log, given with the checksums that they have, are not what was
     /// written, with the checksums of that, as far as the log tells.
     pub(crate) fn changed_among(

@@ -1,7 +1,7 @@
 //! Reading all logs of the segments in use (docs/format.md §4, §15.2): each log by itself, then how
 //! they follow each other. What the logs say about their blocks becomes the map of owners.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,6 +24,66 @@ use crate::summaries::Undescribed;
 struct SegmentHead {
     segment: SegNum,
     next: BlockNr,
+}
+
+/// Why a summary is not believed that is whole.
+const FOREIGN: &str = "the summary is that of a log elsewhere: nothing after it is what it says";
+
+/// A log that a segment has.
+struct FoundLog {
+    at: BlockNr,
+    header: LogHeader,
+    files: Vec<FileInfo>,
+    /// What its checksum says, if that was asked.
+    fault: Option<LogFault>,
+}
+
+/// A part of a segment.
+enum Piece {
+    Log(FoundLog),
+    /// Blocks from one on where a log should begin, up to the next log.
+    Gap {
+        blocks: Range<BlockNr>,
+        fault: String,
+    },
+}
+
+impl Piece {
+    fn header(&self) -> Option<&LogHeader> {
+        match self {
+            Self::Log(log) => Some(&log.header),
+            Self::Gap { .. } => None,
+        }
+    }
+}
+
+/// Returns the logs among what a segment has, up to a block, that may have been written elsewhere: their
+/// summaries are whole, but do not fit to what is around them, or stand there twice.
+fn suspects_among<'p>(pieces: &'p [Piece], end: BlockNr) -> Vec<&'p FoundLog> {
+    let mut suspects = BTreeMap::new();
+    let mut suspect = |log: &'p FoundLog| _ = suspects.insert(log.at, log);
+    let mut seen: HashMap<(u32, u32), &FoundLog> = HashMap::new();
+    let nexts = pieces.iter().skip(1).map(Some).chain([None]);
+    for (piece, next) in pieces.iter().zip(nexts) {
+        let Piece::Log(log) = piece else { continue };
+        match next {
+            Some(Piece::Log(next)) => {
+                if !contradictions_of(&log.header, &next.header).is_empty() {
+                    suspect(log);
+                    suspect(next);
+                }
+            }
+            // It may have ended elsewhere.
+            Some(Piece::Gap { .. }) => suspect(log),
+            None if log.at.plus(log.header.nblocks.into()) != end => suspect(log),
+            None => {}
+        }
+        if let Some(twin) = seen.insert((log.header.sumsum, log.header.datasum), log) {
+            suspect(twin);
+            suspect(log);
+        }
+    }
+    suspects.into_values().collect()
 }
 
 /// A log of which the checksum over the content is wrong.
@@ -165,7 +225,7 @@ impl Checker<'_, '_> {
     fn log_of(&self, reader: &mut LogReader<'_, '_>, block: BlockNr) -> Option<Range<BlockNr>> {
         let geometry = &self.volume.geometry;
         let (mut at, mut seq) = (geometry.segment_start(geometry.segment_of(block)), None);
-        while at <= block {
+        while at <= block && !self.foreign.contains(&at) {
             let (header, _) = read_log(reader, at).ok()?;
             let end = at.plus(header.nblocks.into());
             if *seq.get_or_insert(header.seq) != header.seq {
@@ -243,29 +303,24 @@ impl Checker<'_, '_> {
         mut previous: Option<LogHeader>,
         usage: &UsageTable,
     ) -> Option<LogHeader> {
-        let Range { start: mut at, end } =
-            owners.undescribed(self.volume.geometry.segment_start(segment));
-        let in_use = owners.in_use();
-        while at < end {
-            let place = Location::segment(segment).log(at);
-            let (header, files) = match read_log(reader, at) {
-                Ok(log) => log,
-                Err(fault) => {
-                    let next = match at == self.newest.log {
-                        true => None,
-                        false => self.next_log(reader, at..end, previous.as_ref()),
-                    };
-                    let (start, found) = next.unzip();
-                    let blocks = at..start.unwrap_or(end);
-                    at = blocks.end;
+        let blocks = owners.undescribed(self.volume.geometry.segment_start(segment));
+        let (in_use, end) = (owners.in_use(), blocks.end);
+        let mut pieces =
+            self.pieces_at_home(reader, blocks, previous.as_ref()).into_iter().peekable();
+        while let Some(piece) = pieces.next() {
+            let FoundLog { at, header, files, fault } = match piece {
+                Piece::Log(log) => log,
+                Piece::Gap { blocks, fault } => {
+                    let neighbour = previous.or(pieces.peek().and_then(Piece::header).copied());
                     owners.pass_over((blocks.end.0 - blocks.start.0) as u32);
-                    let neighbour = previous.or(found);
-                    let faults = vec![(Rule::Log, fault.to_string())];
+                    let faults = vec![(Rule::Log, fault)];
                     self.undescribed.push(Undescribed { segment, blocks, faults, neighbour });
                     continue;
                 }
             };
-            if at.0 + u64::from(header.nblocks) > end.0 {
+            let place = Location::segment(segment).log(at);
+            let blocks = at..at.plus(header.nblocks.into());
+            if blocks.end > end {
                 let filled = self.filled(segment);
                 let corrections = usage.in_use_with(segment, filled as u32);
                 self.error(Rule::Log, place, || {
@@ -277,19 +332,16 @@ impl Checker<'_, '_> {
                 .corrected_by(corrections);
                 break;
             }
-            if self.options.read_content
-                && let Err(fault) = reader.verify(at, &header)
-            {
+            if let Some(fault) = fault {
                 self.unproved.push(Unproved::find(reader, at, &header, fault));
             }
             self.counts.logs += 1;
-            self.logs.push(at..at.plus(header.nblocks.into()));
+            self.logs.push(blocks.clone());
             let mut faults = self.contradictions_in(&header, &files);
             if let Some(previous) = &previous {
                 faults.extend(contradictions_of(previous, &header));
                 self.check_succession(previous, &header, place);
             }
-            let blocks = at..at.plus(header.nblocks.into());
             if !faults.is_empty() && at == self.newest.log {
                 // It is needed as it is until there is a newer one.
                 let known = previous.and_then(|previous| self.succession(&previous, usage));
@@ -300,17 +352,90 @@ impl Checker<'_, '_> {
             } else if !faults.is_empty() {
                 // The items of a log that contradicts itself say nothing either.
                 owners.pass_over(header.nblocks);
-                at = blocks.end;
-                let after = || read_log(reader, at).ok().filter(|_| at < end).map(|it| it.0);
-                let neighbour = previous.or_else(after);
+                let neighbour = previous.or(pieces.peek().and_then(Piece::header).copied());
                 self.undescribed.push(Undescribed { segment, blocks, faults, neighbour });
                 continue;
             }
             owners.add(&header, &files);
             previous = Some(header);
-            at = at.plus(header.nblocks.into());
         }
         previous
+    }
+
+    /// What there is in a part of a segment, given the log before it, without logs that were written elsewhere.
+    fn pieces_at_home(
+        &mut self,
+        reader: &mut LogReader<'_, '_>,
+        blocks: Range<BlockNr>,
+        previous: Option<&LogHeader>,
+    ) -> Vec<Piece> {
+        loop {
+            let pieces = self.pieces(reader, blocks.clone(), previous);
+            let newest = self.newest.log;
+            let suspects = suspects_among(&pieces, blocks.end).into_iter();
+            let foreign: Vec<BlockNr> = suspects
+                .filter(|log| log.at != newest && !self.is_at_home(reader, log))
+                .map(|log| log.at)
+                .collect();
+            if foreign.is_empty() {
+                return pieces;
+            }
+            self.foreign.extend(foreign);
+        }
+    }
+
+    /// Whether a log is where it was written: all of it is what its summary says, or the DAT has one of its blocks
+    /// there. Where the DAT has none of them, one that is what was written will do.
+    fn is_at_home(&mut self, reader: &mut LogReader<'_, '_>, log: &FoundLog) -> bool {
+        let FoundLog { at, header, files, .. } = log;
+        if reader.verify(*at, header).is_ok() {
+            return true;
+        }
+        self.load_dat_entries();
+        let first = at.plus(header.summary_blocks(self.volume.block_size()));
+        let blocks = (first.0..).map(BlockNr).zip(files.iter().flat_map(|file| &file.blocks));
+        let mut is_elsewhere = false;
+        for (block, info) in blocks {
+            let entry = info.vblock().and_then(|vblock| self.dat.entry(vblock));
+            match entry.filter(|entry| entry.start < entry.end) {
+                Some(entry) if entry.block == block => return true,
+                entry => is_elsewhere |= entry.is_some(),
+            }
+        }
+        !is_elsewhere && reader.has_own_block(*at, header)
+    }
+
+    /// What there is in a part of a segment, one after the other, up to a log that ends beyond it.
+    fn pieces(
+        &mut self,
+        reader: &mut LogReader<'_, '_>,
+        Range { start: mut at, end }: Range<BlockNr>,
+        previous: Option<&LogHeader>,
+    ) -> Vec<Piece> {
+        let (mut pieces, mut previous) = (Vec::new(), previous.copied());
+        while at < end {
+            let fault = match read_log(reader, at) {
+                _ if self.foreign.contains(&at) => FOREIGN.to_owned(),
+                Err(fault) => fault.to_string(),
+                Ok((header, files)) => {
+                    let start = at;
+                    at = at.plus(header.nblocks.into());
+                    let reads = self.options.read_content && at <= end;
+                    let fault = if reads { reader.verify(start, &header).err() } else { None };
+                    pieces.push(Piece::Log(FoundLog { at: start, header, files, fault }));
+                    previous.get_or_insert(header);
+                    continue;
+                }
+            };
+            let next = match at == self.newest.log {
+                true => None,
+                false => self.next_log(reader, at..end, previous.as_ref()),
+            };
+            let blocks = at..next.unwrap_or(end);
+            at = blocks.end;
+            pieces.push(Piece::Gap { blocks, fault });
+        }
+        pieces
     }
 
     /// What makes a segment one that is in use as far as its logs reach, if the block is in one of
@@ -335,15 +460,16 @@ impl Checker<'_, '_> {
         reader: &mut LogReader<'_, '_>,
         blocks: Range<BlockNr>,
         previous: Option<&LogHeader>,
-    ) -> Option<(BlockNr, LogHeader)> {
-        let used = self.used_blocks(blocks.clone());
+    ) -> Option<BlockNr> {
+        let used = self.used_blocks(blocks.clone()).to_vec();
         let free = (blocks.start.0 + 1..blocks.end.0).map(BlockNr);
-        free.filter(|block| used.binary_search(block).is_err()).find_map(|block| {
-            let (header, _) = read_log(reader, block).ok()?;
+        let mut free = free.filter(|block| used.binary_search(block).is_err());
+        free.find(|block| {
+            let Ok((header, _)) = read_log(reader, *block) else { return false };
             let is_same_use = previous.is_none_or(|log| log.seq == header.seq);
             let fits = block.0 + u64::from(header.nblocks) <= blocks.end.0;
-            let is_next = is_same_use && fits && !reader.is_in_hole(block, &header);
-            is_next.then_some((block, header))
+            let is_candidate = is_same_use && fits && !self.foreign.contains(block);
+            is_candidate && !reader.is_in_hole(*block, &header)
         })
     }
 

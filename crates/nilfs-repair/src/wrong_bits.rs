@@ -220,12 +220,24 @@ impl WrongBits<'_> {
         let infos = items.files.iter().flat_map(|it| it.blocks.iter().map(|info| (it.ino, *info)));
         // The super root is the one that comes after them.
         let owners = infos.map(Some).chain(std::iter::once(None));
-        for (nth, (owner, sum)) in (summary_blocks..).zip(owners.zip(sums)) {
+        let first = log.plus(summary_blocks);
+        for (nth, (owner, sum)) in (0..).zip(owners.zip(&sums)) {
             if is_suspect || owner.is_none_or(|(ino, info)| self.is_of_interest(ino, info)) {
-                self.correct_block(log.plus(nth), owner.map(|(ino, _)| ino), sum)?;
+                let ino = owner.map(|(ino, _)| ino);
+                self.correct_block(first.plus(nth), ino, *sum, (first, &sums))?;
             }
         }
         Ok(())
+    }
+
+    /// Whether checksums are of the blocks from one on: another of these than one that is wrong has its own. The
+    /// summary may be that of another log, with an earlier version of the same blocks.
+    fn is_at_home(&self, wrong: BlockNr, (first, sums): (BlockNr, &[BlockSum])) -> bool {
+        let mut others = (first.0..).map(BlockNr).zip(sums).filter(|(at, _)| *at != wrong);
+        let is_right = |(at, sum): (BlockNr, &BlockSum)| {
+            self.block(at).is_some_and(|block| BlockSum::of(&block) == *sum)
+        };
+        sums.len() == 1 || others.any(is_right)
     }
 
     fn correct_sum_of_log(&mut self, log: BlockNr, found: u32, expected: u32) -> io::Result<()> {
@@ -240,11 +252,18 @@ impl WrongBits<'_> {
         info.is_node() || !ino.is_of_user() || self.suspects.files.contains(&ino)
     }
 
-    fn correct_block(&mut self, at: BlockNr, ino: Option<Ino>, sum: BlockSum) -> io::Result<()> {
+    fn correct_block(
+        &mut self,
+        at: BlockNr,
+        ino: Option<Ino>,
+        sum: BlockSum,
+        of_log: (BlockNr, &[BlockSum]),
+    ) -> io::Result<()> {
         let Some(mut block) = self.block(at).filter(|block| BlockSum::of(block) != sum) else {
             return Ok(());
         };
-        let Some(wrong) = sum.wrong_bit(&block) else { return Ok(()) };
+        let wrong = sum.wrong_bit(&block).filter(|_| self.is_at_home(at, of_log));
+        let Some(wrong) = wrong else { return Ok(()) };
         wrong.flip(&mut block);
         let what = match ino {
             Some(ino) => format!("block {at} of inode {ino}"),
