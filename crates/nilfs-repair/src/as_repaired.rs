@@ -10,7 +10,7 @@ use nilfs_engine::rescue::Rescue;
 use nilfs_engine::{Cno, Ino, Tree};
 
 use crate::progress::Observer;
-use crate::{Loss, Plan, Repair, Risk, Settings, plan_observed};
+use crate::{Concerned, Loss, Plan, Repair, Risk, Settings, plan_observed};
 
 /// Paths of files that a loss names; of more, it has the number.
 const MOST_NAMED: usize = 8;
@@ -64,7 +64,9 @@ impl AsRepaired {
             path => Some(String::from_utf8_lossy(path).into_owned()),
         };
         for loss in &mut repairs {
-            let named = loss.concerned.files.iter().filter_map(path_of);
+            let Concerned { files, names, .. } = &loss.concerned;
+            let named =
+                files.iter().filter_map(|ino| path_of(ino).or_else(|| names.get(ino).cloned()));
             loss.concerned.paths = named.take(MOST_NAMED).collect();
         }
         // In an older checkpoint they may have the names that are lost.

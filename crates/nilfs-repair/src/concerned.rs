@@ -1,6 +1,6 @@
 //! The files that a repair is about, and what it takes from them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use nilfs_check::{Correction, Finding, Part, Rule};
@@ -31,13 +31,16 @@ pub struct Concerned {
     /// Paths of the files, as far as they are known: of those of which something is lost, and not of very
     /// many.
     pub(crate) paths: Vec<String>,
+    /// Paths that files would have had, if what is lost says so.
+    pub(crate) names: BTreeMap<Ino, String>,
 }
 
 impl Concerned {
     /// Returns these files in all checkpoints.
     pub(crate) fn new(files: impl IntoIterator<Item = Ino>, loss: Loss) -> Self {
         let (files, life) = (files.into_iter().collect(), Cno::default()..Cno::MAX);
-        Self { files, life, loss, paths: Vec::new() }
+        let (paths, names) = Default::default();
+        Self { files, life, loss, paths, names }
     }
 
     /// Returns no files, for a repair that is about the volume.

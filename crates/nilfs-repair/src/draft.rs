@@ -121,11 +121,13 @@ pub(crate) struct Made {
     pub(crate) risk: Risk,
     /// The files that it is about, if these are others than that of its finding.
     pub(crate) files: BTreeSet<Ino>,
+    /// Paths that these would have had.
+    pub(crate) names: BTreeMap<Ino, String>,
 }
 
 impl Made {
     pub(crate) fn new(action: String, risk: Risk) -> Self {
-        Self { action, risk, files: BTreeSet::new() }
+        Self { action, risk, files: BTreeSet::new(), names: BTreeMap::new() }
     }
 }
 
@@ -202,7 +204,7 @@ impl Draft {
     /// one, that is lost.
     pub(crate) fn risk_of_superblocks(&self) -> Risk {
         match displaced_by(&*self.below, || self.options.foreign.clone()).is_some() {
-            true => Risk::Loses,
+            true => Risk::Accepted,
             false => Risk::Safe,
         }
     }
@@ -488,6 +490,7 @@ impl Draft {
                 if !made.files.is_empty() {
                     concerned.files = made.files;
                 }
+                concerned.names.extend(made.names);
                 first.get_or_insert((made.action, concerned));
             }
             let Some((action, mut concerned)) = first else { continue };
@@ -739,7 +742,7 @@ impl Draft {
         self.segments.insert(geometry.segment_of(log));
         self.seal(&geometry, superblock.crc_seed(), log, &header)?;
         let action = Correction::Accept { log }.to_string();
-        Ok(Some(Made::new(action, Risk::Loses)))
+        Ok(Some(Made::new(action, Risk::Accepted)))
     }
 
     /// Why nothing can be corrected in a block, if its segment cannot be emptied.

@@ -81,7 +81,7 @@ impl Doubt {
         Repair {
             fault: format!("{}, {what}", self.place(None)),
             action: "take what is there for what was written".to_owned(),
-            risk: Risk::Loses,
+            risk: Risk::Accepted,
             concerned: Concerned::new([self.ino], Loss::Content),
         }
     }

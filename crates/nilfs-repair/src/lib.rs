@@ -77,6 +77,9 @@ const PASSES: usize = 4;
 pub enum Risk {
     /// It follows from the rest of the volume, and nothing is lost.
     Safe,
+    /// Nothing of the volume is lost that is not lost already, but its owner has to ask for that: to take what
+    /// is there for what was written, or the device back from something else.
+    Accepted,
     /// Something is lost, or had to be guessed.
     Loses,
 }

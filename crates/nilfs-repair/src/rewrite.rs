@@ -12,7 +12,7 @@ use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
 use crate::draft::Draft;
 use crate::evidence::Doubt;
 use crate::repairs::Repairs;
-use crate::{Kept, Repair, RepairError, Risk, Task, names, paths, superblocks};
+use crate::{Concerned, Kept, Repair, RepairError, Risk, Task, names, paths, superblocks};
 
 /// Files that are named of those of which a repair loses something.
 const MOST_NAMED: usize = 100;
@@ -37,14 +37,7 @@ pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
     write_in_place(draft, &view(&draft.below, [&in_place]), is_in_place)?;
     let mut repairs = draft.repairs.clone();
     if is_in_place {
-        name_files(&mut repairs.listed, |files| {
-            let path = |path: Vec<u8>| match &path[..] {
-                b"" => "/".to_owned(),
-                path => String::from_utf8_lossy(path).into_owned(),
-            };
-            let paths = paths::newest(&draft.below, files);
-            paths.into_iter().map(|(ino, found)| (ino, path(found))).collect()
-        });
+        name_files(&mut repairs.listed, |files| paths_on(&draft.below, files));
         return Ok(Rewritten { writes: vec![in_place], repairs, doubtful: BTreeSet::new() });
     }
     let moved = Arc::new(Writes::new(&draft.scratch));
@@ -70,6 +63,8 @@ pub(crate) fn rewrite(draft: &Draft) -> Result<Rewritten, RepairError> {
 /// Returns the corrections themselves, with names for what has none if these can be given.
 fn laid_over(draft: &Draft) -> Rewritten {
     let mut repairs = draft.repairs.clone();
+    let device = Arc::clone(&draft.device) as Arc<dyn Device>;
+    name_files(&mut repairs.listed, |files| paths_on(&device, files));
     let mut writes = vec![Arc::clone(&draft.corrections)];
     if !draft.nameless.is_empty() {
         let named = Arc::new(Writes::new(&draft.scratch));
@@ -138,17 +133,27 @@ fn name_doubts(fs: &Filesystem, doubts: &[Doubt]) -> BTreeSet<Kept> {
     doubts.iter().map(|doubt| doubt.kept(paths.get(&doubt.ino).map(|path| &path[..]))).collect()
 }
 
+/// Returns the paths of files in the newest checkpoint on a device, for people.
+fn paths_on(device: &Arc<dyn Device>, files: BTreeSet<Ino>) -> BTreeMap<Ino, String> {
+    let path = |path: Vec<u8>| match &path[..] {
+        b"" => "/".to_owned(),
+        path => String::from_utf8_lossy(path).into_owned(),
+    };
+    paths::newest(device, files).into_iter().map(|(ino, found)| (ino, path(found))).collect()
+}
+
 /// Says of which files something is lost.
 fn name_files(
     repairs: &mut [Repair],
     paths_of: impl FnOnce(BTreeSet<Ino>) -> BTreeMap<Ino, String>,
 ) {
-    let losing = repairs.iter().filter(|repair| repair.risk == Risk::Loses);
+    let losing = repairs.iter().filter(|repair| repair.risk != Risk::Safe);
     let wanted = losing.flat_map(|it| it.concerned.files.iter().copied());
     let wanted = wanted.filter(|ino| ino.is_of_user()).collect();
     let paths = paths_of(wanted);
-    for repair in repairs.iter_mut().filter(|repair| repair.risk == Risk::Loses) {
-        let named = repair.concerned.files.iter().filter_map(|ino| paths.get(ino));
+    for repair in repairs.iter_mut().filter(|repair| repair.risk != Risk::Safe) {
+        let Concerned { files, names, .. } = &repair.concerned;
+        let named = files.iter().filter_map(|ino| paths.get(ino).or_else(|| names.get(ino)));
         repair.concerned.paths = named.take(MOST_NAMED).cloned().collect();
     }
 }

@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use nilfs_device::{Device, IoSlice};
 use nilfs_engine::{Log, RecoveryPlan, Verify, Volume};
+use nilfs_ondisk::roll_forward::{NameRecord, Record};
 use nilfs_ondisk::summary::{LogHeader, SR};
 use nilfs_ondisk::super_root::SuperRoot;
+use nilfs_ondisk::superblock::Superblock;
 use nilfs_ondisk::{BlockNr, Geometry, Ino};
 
-use crate::draft::{Draft, Made};
-use crate::{Risk, dat, superblocks};
+use crate::draft::{Draft, Made, is_whole};
+use crate::{Risk, dat, paths, superblocks};
 
 /// Restores the summaries of sync logs of a draft from one on that the checker has found wrong, or gives up
 /// those that cannot be rolled forward. Returns `None` if there are none, or if damaged metadata leave that open.
@@ -26,7 +28,7 @@ pub(crate) fn correct(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Ma
         return Ok(Some(made));
     }
     if plan.why.is_some() {
-        return give_up(draft, wrong, &plan.applied, plan.lost);
+        return give_up(draft, wrong, plan);
     }
     if is_unreadable {
         let action = "give up this log, as one that a power cut has torn";
@@ -69,7 +71,7 @@ fn restore(
         // Copies that contradict one another prove nothing.
         let is_proved = copies.iter().all(|(_, other)| other == summary);
         let is_usable = fits && is_proved && completes_what_it_says(draft, &geometry, at, header)?;
-        if is_usable && !draft.has_summary(&geometry, seed, at) {
+        if is_usable && !has_log(draft, at, (header, summary), &superblock)? {
             draft.device.write_at(at.0 * size.bytes64(), &[IoSlice::new(summary)])?;
             draft.segments.insert(geometry.segment_of(at));
             restored += 1;
@@ -102,13 +104,37 @@ fn completes_what_it_says(
     Ok(block.is_some_and(|block| SuperRoot::parse(&block, geometry, seed).is_ok()))
 }
 
-/// Removes the logs that cannot be rolled forward. Those in `applied` can be.
-fn give_up(
-    draft: &mut Draft,
-    wrong: BlockNr,
-    applied: &[Log],
-    lost: Vec<Log>,
-) -> io::Result<Option<Made>> {
+/// Whether a block has the log of which this is the summary, or another one of the same use of its segment,
+/// all of which is what was written. A whole summary by itself may have been written elsewhere.
+fn has_log(
+    draft: &Draft,
+    at: BlockNr,
+    (header, summary): (&LogHeader, &[u8]),
+    superblock: &Superblock,
+) -> io::Result<bool> {
+    let (geometry, seed) = (superblock.geometry(), superblock.crc_seed());
+    let size = geometry.block_size;
+    let found = |blocks: u64| -> Option<Vec<u8>> {
+        let mut bytes = vec![0; blocks as usize * size.bytes()];
+        draft.device.read_at(at.0 * size.bytes64(), &mut bytes).ok().map(|()| bytes)
+    };
+    if found(header.summary_blocks(size)).is_some_and(|found| found == summary) {
+        return Ok(true);
+    }
+    if !draft.has_summary(&geometry, seed, at) {
+        return Ok(false);
+    }
+    let other = draft.header(&geometry, at)?.filter(|other| other.seq == header.seq);
+    Ok(other.is_some_and(|other| {
+        let log = found(other.described_blocks(size));
+        log.is_some_and(|log| is_whole(&log, &other, size, seed))
+    }))
+}
+
+/// Removes the logs that cannot be rolled forward: those that a plan calls lost, and the one in `wrong` unless the
+/// plan applies it.
+fn give_up(draft: &mut Draft, wrong: BlockNr, plan: RecoveryPlan) -> io::Result<Option<Made>> {
+    let RecoveryPlan { applied, lost, stops_at, .. } = plan;
     let is_applied = applied.iter().any(|log| log.start == wrong);
     let wrong = Some(wrong).filter(|_| !is_applied);
     let starts: BTreeSet<BlockNr> = lost.iter().map(|log| log.start).chain(wrong).collect();
@@ -116,13 +142,50 @@ fn give_up(
     for log in &starts {
         draft.give_up_log(*log)?;
     }
-    let action = format!(
-        "give up what fsyncs have written from there on, {} logs from block {first} on",
+    let logs = if starts.len() == 1 { "log" } else { "logs" };
+    let mut action = format!(
+        "give up what fsyncs have written from there on, {} {logs} from block {first} on",
         starts.len()
     );
+    let is_known = |log: BlockNr| lost.iter().any(|lost| lost.start == log);
+    if let Some(unknown) = stops_at.or(wrong).filter(|log| !is_known(*log)) {
+        action.push_str(&format!(
+            "; what was fsynced in the log in block {unknown} is lost, too, and cannot be told"
+        ));
+    }
     let files = lost.iter().flat_map(files_in).filter(|ino| ino.is_of_user()).collect();
+    let names = names_in(draft, &lost);
     draft.lost.extend(lost);
-    Ok(Some(Made { files, ..Made::new(action, Risk::Loses) }))
+    Ok(Some(Made { files, names, ..Made::new(action, Risk::Loses) }))
+}
+
+/// Paths that files would have had, by the names in logs that are given up.
+fn names_in(draft: &Draft, lost: &[Log]) -> BTreeMap<Ino, String> {
+    let mut named: BTreeMap<Ino, (Ino, String)> = BTreeMap::new();
+    for record in lost.iter().filter_map(|log| log.records().ok()?).flat_map(|it| it.records) {
+        if let Record::Name(NameRecord { directory, name, target: Some((ino, _)) }) = record {
+            named.insert(ino, (directory, String::from_utf8_lossy(&name).into_owned()));
+        }
+    }
+    let device = Arc::clone(&draft.device) as Arc<dyn Device>;
+    let directories = named.values().map(|(directory, _)| *directory).collect();
+    let known = paths::newest(&device, directories);
+    let path_of = |ino: Ino| {
+        let (mut at, mut parts) = (ino, Vec::new());
+        // Names that contradict each other may go round in a circle.
+        while parts.len() <= named.len() {
+            if let Some(path) = known.get(&at).filter(|_| at != ino) {
+                parts.extend(Some(String::from_utf8_lossy(path)).filter(|path| !path.is_empty()));
+                parts.reverse();
+                return Some(parts.join("/"));
+            }
+            let (directory, name) = named.get(&at)?;
+            parts.push(name.into());
+            at = *directory;
+        }
+        None
+    };
+    named.keys().filter_map(|ino| Some((*ino, path_of(*ino)?))).collect()
 }
 
 /// Removes a log that cannot be read, because a recovery would look no further. A summary that cannot be read

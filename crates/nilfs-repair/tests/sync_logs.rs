@@ -10,7 +10,8 @@ use nilfs_device::{Device, FaultyDevice, MemoryDevice};
 use nilfs_engine::mkfs::{Parameters, format};
 use nilfs_engine::rescue::Rescue;
 use nilfs_engine::{Filesystem, MountOptions, NewInode, Verify, Volume};
-use nilfs_ondisk::inode::S_IFREG;
+use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
+use nilfs_ondisk::summary::SR;
 use nilfs_ondisk::superblock::{FEATURE_ROLL_FORWARD, STATE_VALID};
 use nilfs_ondisk::{BlockNr, Ino};
 use nilfs_repair::{AsRepaired, Observer, Risk, Settings};
@@ -31,6 +32,31 @@ struct Synced {
 
 fn mount(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
     Filesystem::mount(Arc::clone(device) as Arc<dyn Device>, MountOptions::default()).unwrap()
+}
+
+/// As [`synced`], of new files in a new directory, each of which is written once.
+fn synced_files() -> Synced {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
+    parameters.blocks_per_segment = 64;
+    format(&*device, &parameters).unwrap();
+    let fs = mount(&device);
+    let new = |mode| NewInode { mode, uid: 0, gid: 0, rdev: Default::default() };
+    let before = present(&*fs);
+    let mut files = Vec::new();
+    let dir = fs.create(&fs.root().unwrap().inode, b"dir", &new(S_IFDIR | 0o755)).unwrap().inode;
+    for nth in 1..=4 {
+        let name = format!("file {nth}");
+        let file = fs.create(&dir, name.as_bytes(), &new(S_IFREG | 0o644)).unwrap().inode;
+        fs.write(&file, 0, &[b'0' + nth; 9000]).unwrap();
+        fs.sync_file(&file).unwrap();
+        files.push(present(&*fs));
+    }
+    let image = Image::from(device.snapshot());
+    let logs = image.logs().into_iter().filter(|log| head_in(image.block(log.block)).is_some());
+    let logs: Vec<_> = logs.map(|log| log.block).collect();
+    assert_eq!(logs.len(), files.len());
+    Synced { image, logs, before, files }
 }
 
 fn synced() -> Synced {
@@ -110,6 +136,53 @@ fn what_cannot_be_rolled_forward_is_given_up_and_nothing_else() {
         let lost: Vec<_> = plan.lost.iter().map(|log| log.start).collect();
         assert_eq!(lost, synced.logs[1..], "byte {at}");
         assert!(recovered(&patient) == synced.files[0], "byte {at}: the first fsync stays");
+    }
+}
+
+/// Of logs that were given up, only files were named that an older checkpoint has, and of one that is missing there
+/// was no word.
+#[test]
+fn what_is_given_up_is_named() {
+    let mut synced = synced_files();
+    synced.image.forget_copies();
+    synced.destroy(1, 0);
+    let patient = Patient::new(synced.image.clone());
+    let plan = patient.heal();
+    let [loss] = &plan.repairs.iter().filter(|it| it.risk == Risk::Loses).collect::<Vec<_>>()[..]
+    else {
+        panic!("one loss: {:?}", plan.repairs)
+    };
+    let said = loss.action_by_path();
+    let unknown = format!("what was fsynced in the log in block {} is lost", synced.logs[1]);
+    assert!(said.contains(&unknown), "{said}");
+    for (name, is_lost) in [("dir/file 1", false), ("dir/file 3", true), ("dir/file 4", true)] {
+        assert_eq!(said.contains(name), is_lost, "{name}: {said}");
+    }
+    assert!(recovered(&patient) == synced.files[0], "the first fsync stays");
+}
+
+/// The summary of a log stood in the place of another one, and was believed: the copy of what belongs there was not
+/// used, and everything that fsyncs had written since was given up.
+#[test]
+fn a_summary_of_another_log_is_no_summary() {
+    let synced = synced();
+    let size = synced.image.geometry().block_size;
+    let mut all = synced.image.logs();
+    // As far as that of a checkpoint reaches, nothing else is looked for.
+    all.retain(|log| !log.header.has(SR));
+    let lost: Vec<_> = all.iter().filter(|log| synced.logs[..2].contains(&log.block)).collect();
+    for (from, to) in all.iter().flat_map(|from| lost.iter().map(move |to| (from, *to))) {
+        let [summary, room] = [from, to].map(|log| log.header.summary_blocks(size));
+        if from.block == to.block || summary > room {
+            continue;
+        }
+        let mut image = synced.image.clone();
+        let [start, end] = [from, to].map(|log| log.block.0 as usize * size.bytes());
+        image.bytes.copy_within(start..start + summary as usize * size.bytes(), end);
+        let what = format!("the summary in block {} in block {}", from.block, to.block);
+        let patient = Patient::new(image);
+        assert_eq!(patient.heal().risk(), Risk::Safe, "{what}");
+        assert!(recovered(&patient) == synced.files[2], "{what}");
     }
 }
 
@@ -333,7 +406,7 @@ fn damaged_content_of_logs_that_are_rolled_forward_can_be_accepted() {
     let settings = Settings { uuid: [7; 16], accept: true, in_view: false };
     let (options, observer) = Default::default();
     let plan = nilfs_repair::plan_observed(&device, &options, settings, &observer).unwrap();
-    assert_eq!((plan.risk(), plan.doubtful.len()), (Risk::Loses, 0));
+    assert_eq!((plan.risk(), plan.doubtful.len()), (Risk::Accepted, 0));
     plan.apply(&*device, &mut |_| {}).unwrap();
     let report = nilfs_check::check(&*device, &options).unwrap();
     assert!(report.is_consistent(), "{report}");

@@ -329,14 +329,16 @@ fn outcome(plan: &Plan, applied: bool, path: &Path) -> Outcome {
     if applied {
         let left = plan.after.as_ref().map_or(0, errors_of);
         let doubtful = plan.doubtful.len() as u64;
-        let what = match (left, doubtful) {
-            (0, 0) => return Outcome::Repaired,
-            (errors, 0) => counted(errors, "error"),
-            (0, _) => "content that is damaged, or may be".to_owned(),
-            (errors, _) => {
-                format!("{}, and content that is damaged, or may be", counted(errors, "error"))
-            }
-        };
+        let parts = [
+            (left > 0).then(|| counted(left, "error")),
+            (doubtful > 0).then(|| "content that is damaged, or may be".to_owned()),
+            (plan.risk() == Risk::Loses).then(|| "what was given up or guessed".to_owned()),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        if parts.is_empty() {
+            return Outcome::Repaired;
+        }
+        let what = parts.join(", and ");
         let message = format!("{path}: repaired, but for {what}; see above");
         return Outcome::Partly(Failure::new(Status::NotAVolume, message));
     }
@@ -352,7 +354,9 @@ fn outcome(plan: &Plan, applied: bool, path: &Path) -> Outcome {
         (Some(obstacle), ..) => format!("; {}", exit::without_error_numbers(&obstacle.to_string())),
         (None, false, _) => "; nothing of that can be repaired, see above".to_owned(),
         (None, true, Risk::Safe) => "; nilfs fsck -p repairs".to_owned(),
-        (None, true, Risk::Loses) => "; nilfs fsck -y repairs, with losses".to_owned(),
+        (None, true, Risk::Accepted | Risk::Loses) => {
+            "; nilfs fsck -y repairs, with losses".to_owned()
+        }
     };
     Outcome::Damaged(Failure::new(Status::NotAVolume, format!("{path}: {found}{hint}")))
 }
@@ -360,6 +364,7 @@ fn outcome(plan: &Plan, applied: bool, path: &Path) -> Outcome {
 fn ask(plan: &Plan) -> io::Result<bool> {
     let losses = match plan.risk() {
         Risk::Safe => "nothing is lost",
+        Risk::Accepted => "what is there is taken as it is",
         Risk::Loses => "something is lost, see above",
     };
     let repairs = counted(plan.count(), "repair");
@@ -617,7 +622,7 @@ fn record(plan: &Plan, repaired: bool) -> Record {
     let repair = |repair: &Repair| RepairRecord {
         fault: repair.fault.clone(),
         action: repair.action_by_path(),
-        loses: repair.risk == Risk::Loses,
+        loses: repair.risk != Risk::Safe,
     };
     let left = plan.after.as_ref().or(plan.before.as_ref().ok());
     Record {

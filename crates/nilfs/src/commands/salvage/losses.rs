@@ -21,7 +21,10 @@ pub struct Losses {
 
 /// A repair by which something is lost.
 struct Losing {
+    /// For a file of which that is said.
     why: String,
+    /// For the volume, with the paths of files.
+    named: String,
     /// The users' files that it is about: none if it is about the volume.
     concerned: Concerned,
     /// Files of which that has not been said.
@@ -40,7 +43,8 @@ impl Losses {
                 losses.of_files.entry(*ino).or_default().push(losses.repairs.len());
             }
             let unsaid = concerned.files.clone();
-            losses.repairs.push(Losing { why: repair.to_string(), concerned, unsaid });
+            let why = format!("{}: {}", repair.fault, repair.action);
+            losses.repairs.push(Losing { why, named: repair.to_string(), concerned, unsaid });
         }
         losses.omitted = plan.omitted.get(&Risk::Loses).copied().unwrap_or_default();
         losses
@@ -81,7 +85,7 @@ impl Losses {
         let is_left = |it: &&Losing| {
             it.concerned.files.is_empty() || is_salvaged(it) && !it.unsaid.is_empty()
         };
-        let left = self.repairs.iter().filter(is_left).map(|it| it.why.clone());
+        let left = self.repairs.iter().filter(is_left).map(|it| it.named.clone());
         let mut others: Vec<String> = left.chain(self.of_volume.iter().cloned()).collect();
         if self.omitted > 0 {
             others.push(format!("{} more repairs by which something is lost", self.omitted));
