@@ -67,12 +67,11 @@ fn suspects_among<'p>(pieces: &'p [Piece], end: BlockNr) -> Vec<&'p FoundLog> {
     for (piece, next) in pieces.iter().zip(nexts) {
         let Piece::Log(log) = piece else { continue };
         match next {
-            Some(Piece::Log(next)) => {
-                if !contradictions_of(&log.header, &next.header).is_empty() {
-                    suspect(log);
-                    suspect(next);
-                }
+            Some(Piece::Log(next)) if !contradictions_of(&log.header, &next.header).is_empty() => {
+                suspect(log);
+                suspect(next);
             }
+            Some(Piece::Log(_)) => {}
             // It may have ended elsewhere.
             Some(Piece::Gap { .. }) => suspect(log),
             None if log.at.plus(log.header.nblocks.into()) != end => suspect(log),
