@@ -59,7 +59,8 @@ fn logs_beyond<'v, 'd>(
         let found = logs_of_segment(volume, reader, from, seq);
         place = found.last().map(|log| log.header.next);
         if found.is_empty() && from == gap.block {
-            place = after_lost_segment(volume, gap);
+            let here = summarized(reader, from, seq).ok().map(|header| header.next);
+            place = here.or_else(|| after_lost_segment(volume, gap));
         }
         place = place.map(|next| geometry.segment_start(geometry.segment_of(next)));
         seq = seq.plus(1);
@@ -89,7 +90,9 @@ fn logs_of_segment<'v, 'd>(
     let mut logs = Vec::new();
     let mut at = from;
     while at < end {
-        if let Ok(header) = summarized(reader, at, seq) {
+        if let Ok(header) = summarized(reader, at, seq)
+            && !(at == from && is_strange(volume, reader, at, &header))
+        {
             let log = Link { block: at, header };
             at = log.end();
             logs.push(log);
@@ -103,6 +106,19 @@ fn logs_of_segment<'v, 'd>(
         at = next;
     }
     logs
+}
+
+/// Whether the first block that a log describes is not what was written: its summary may be that of another log,
+/// and tells nothing of how far this one reaches.
+fn is_strange<'v, 'd>(
+    volume: &'v Volume<'d>,
+    reader: &mut LogReader<'v, 'd>,
+    at: BlockNr,
+    header: &LogHeader,
+) -> bool {
+    let changed = reader.changed(at, header).ok().flatten().unwrap_or_default();
+    let first = header.summary_blocks(volume.block_size());
+    changed.wrong.first().is_some_and(|range| range.contains(&at.plus(first)))
 }
 
 /// The logs that later ones, of those that follow each other, call durable: no power cut has torn them.

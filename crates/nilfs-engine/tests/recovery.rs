@@ -421,6 +421,38 @@ fn zeros_over_many_logs_hide_none_of_the_later_ones() {
     }
 }
 
+/// A summary that was written to the wrong place says that its log reaches beyond what is there. A mount looked for
+/// later logs after that, and showed the checkpoint without what was fsynced.
+#[test]
+fn a_summary_in_the_wrong_place_hides_no_log() {
+    for syncs in [2, 3] {
+        let device = volume(BLOCK as u64, 16);
+        let fs = mount(&device);
+        let file = make(&fs, &fs.root().unwrap().inode, "file");
+        fs.write(&file, 0, &pattern(1, 100 * BLOCK)).unwrap();
+        fs.sync().unwrap();
+        let newest = open(&device).last_log().block;
+        for nth in 0..syncs {
+            fs.write(&file, 0, &pattern(nth, 100)).unwrap();
+            fs.sync_file(&file).unwrap();
+        }
+        let logs = logs(&device);
+        let size = open(&device).superblock().geometry().block_size;
+        let first = logs.iter().find(|log| log.start > newest).unwrap().start;
+        for log in logs.iter().filter(|log| log.start < first) {
+            let what = format!("{syncs} fsyncs, the summary in block {}", log.start);
+            let damaged = copy_of(&device);
+            let mut head = vec![0; log.header.summary_blocks(size) as usize * BLOCK];
+            damaged.read_at(log.start.0 * BLOCK as u64, &mut head).unwrap();
+            damaged.write_at(first.0 * BLOCK as u64, &[IoSlice::new(&head)]).unwrap();
+            let report = nilfs_check::check(&*damaged, &Default::default()).unwrap();
+            assert!(!report.is_consistent(), "{what}: {report}");
+            let refused = Filesystem::mount(damaged, MountOptions::default()).map(drop);
+            assert!(matches!(refused, Err(Error::RollForward(_))), "{what}: {refused:?}");
+        }
+    }
+}
+
 #[test]
 fn what_was_synced_outlives_a_recovery_that_is_cut_off() {
     for volume in VOLUMES {

@@ -66,12 +66,20 @@ fn stands(store: &Store, logs: &[ChainedLog], nth: usize) -> bool {
 /// next, and so on.
 fn logs_beyond(store: &Store, gap: &Gap) -> Vec<ChainedLog> {
     let logs_from = |at, seq| Search::from(store, at, seq).logs();
-    let mut found = Search { before: gap.after, ..Search::from(store, gap.at, gap.seq) }.logs();
+    let here = log_at(store, gap.at, gap.seq);
+    let strange = gap.after.into_iter().chain(here).find(|log| is_strange(store, log));
+    let mut found = match &strange {
+        Some(log) => Search { passes: true, ..Search::from(store, log.start, gap.seq) }.logs(),
+        None => Search { before: gap.after, ..Search::from(store, gap.at, gap.seq) }.logs(),
+    };
     if found.is_empty()
         && let Some(next) = after_lost_segment(store.geometry(), gap)
     {
         let first = log_at(store, next, gap.seq.plus(1));
         found = first.map_or_else(Vec::new, |log| logs_from(log.start, log.header.seq));
+    }
+    if found.is_empty() {
+        found.extend(strange);
     }
     let mut logs = Vec::new();
     while let Some(last) = found.last().copied() {
@@ -80,8 +88,14 @@ fn logs_beyond(store: &Store, gap: &Gap) -> Vec<ChainedLog> {
             found = logs_from(store.geometry().segment_start(next), last.header.seq.plus(1));
         }
     }
-    logs.retain(|log| log.start != gap.at);
+    logs.retain(|log| log.start != gap.at && strange.is_none_or(|it| it.start != log.start));
     logs
+}
+
+/// Whether the first block that a log describes is not as it was written. In a log that a power cut has torn, it is
+/// the last one. So the summary may be that of another log, and tells nothing of how far this one reaches.
+fn is_strange(store: &Store, log: &ChainedLog) -> bool {
+    described(store, log).first().is_some_and(|first| is_damaged(store, first))
 }
 
 /// Where the log goes on most often after a segment, if a device can lose all of that together.
@@ -151,6 +165,8 @@ struct Search<'a> {
     end: BlockNr,
     /// The log that ends here.
     before: Option<ChainedLog>,
+    /// Whether the log here is passed over, as far as it seems to reach.
+    passes: bool,
     /// Blocks that have been read ahead, and the first of them.
     read: (BlockNr, Vec<u8>),
 }
@@ -159,7 +175,7 @@ impl<'a> Search<'a> {
     fn from(store: &'a Store, at: BlockNr, seq: Seq) -> Self {
         let geometry = store.geometry();
         let end = geometry.segment_end(geometry.segment_of(at));
-        Self { store, seq, at, end, before: None, read: (at, Vec::new()) }
+        Self { store, seq, at, end, before: None, passes: false, read: (at, Vec::new()) }
     }
 
     /// All logs from here to the end of the segment.
@@ -170,7 +186,9 @@ impl<'a> Search<'a> {
     /// The next log: here or, unless nothing was written there, anywhere after this.
     fn next(&mut self) -> Option<ChainedLog> {
         let is_inside = self.at < self.end;
+        let is_passed = std::mem::take(&mut self.passes);
         let log = is_inside.then(|| log_at(self.store, self.at, self.seq))?;
+        let log = log.filter(|_| !is_passed);
         let log = log.or_else(|| if self.is_unwritten() { None } else { self.find() })?;
         (self.at, self.before) = (log.end(), Some(log));
         Some(log)
@@ -231,17 +249,22 @@ impl<'a> Search<'a> {
 /// Whether the last block of a log that was written ahead is not as it was written: others are read to their
 /// end, if anything depends on them.
 fn ends_in_damage(store: &Store, log: &ChainedLog) -> bool {
-    let read = |at| {
-        let mut block = vec![0; store.block_size().bytes()];
-        store.read_run(at, &mut block).map(|()| block)
-    };
-    let is_damaged = |last: DescribedBlock| {
-        let judge = |sum: BlockSum| read(last.block).map(|block| sum.judge(&block));
-        last.sum.is_some_and(|sum| !matches!(judge(sum), Ok(Verdict::Right)))
-    };
-    let described = reader::read(store, log.start, log.header);
     log.kind == LogKind::Part
-        && described.is_ok_and(|it| it.blocks(store.block_size()).last().is_some_and(is_damaged))
+        && described(store, log).last().is_some_and(|last| is_damaged(store, last))
+}
+
+/// The blocks of files in a log, as far as that can be read.
+fn described(store: &Store, log: &ChainedLog) -> Vec<DescribedBlock> {
+    let read = reader::read(store, log.start, log.header);
+    read.map_or_else(|_| Vec::new(), |log| log.blocks(store.block_size()).collect())
+}
+
+/// Whether a block of a log is not as it was written, as far as its checksum tells.
+fn is_damaged(store: &Store, described: &DescribedBlock) -> bool {
+    let mut block = vec![0; store.block_size().bytes()];
+    let can_be_read = store.read_run(described.block, &mut block).is_ok();
+    let is_right = |sum: BlockSum| can_be_read && sum.judge(&block) == Verdict::Right;
+    described.sum.is_some_and(|sum| !is_right(sum))
 }
 
 fn is_zero(block: &[u8]) -> bool {
