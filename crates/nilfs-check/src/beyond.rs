@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use nilfs_ondisk::summary::{self, LogHeader, SR};
-use nilfs_ondisk::{BlockNr, Cno, Seq};
+use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
 
 use crate::log::{LogFault, LogReader};
 use crate::recovery::{Gap, Link, header_of, super_root_of};
@@ -53,30 +53,40 @@ fn logs_beyond<'v, 'd>(
     gap: &Gap,
 ) -> Vec<Link> {
     let geometry = &volume.geometry;
-    let (mut place, mut seq) = (Some(gap.block), gap.seq);
-    let mut logs = Vec::new();
-    while let Some(from) = place.filter(|at| geometry.has_block(*at)) {
-        let found = logs_of_segment(volume, reader, from, seq);
-        place = found.last().map(|log| log.header.next);
-        if found.is_empty() && from == gap.block {
-            let here = summarized(reader, from, seq).ok().map(|header| header.next);
-            place = here.or_else(|| after_lost_segment(volume, gap));
+    let mut found = logs_of_segment(volume, reader, gap.block, gap.seq);
+    let mut lost = 0;
+    while found.is_empty() && lost < lost_segments(volume, gap) {
+        lost += 1;
+        let segment = SegNum(geometry.segment_of(gap.block).0 + lost);
+        let start = geometry.segment_start(segment);
+        if geometry.has_block(start) {
+            found = logs_of_segment(volume, reader, start, gap.seq.plus(lost));
         }
-        place = place.map(|next| geometry.segment_start(geometry.segment_of(next)));
-        seq = seq.plus(1);
-        logs.extend(found);
+    }
+    if found.is_empty()
+        && let Ok(header) = summarized(reader, gap.block, gap.seq)
+    {
+        found.push(Link { block: gap.block, header });
+    }
+    let mut logs = Vec::new();
+    while let Some(last) = found.last().copied() {
+        logs.append(&mut found);
+        let next = geometry.segment_start(geometry.segment_of(last.header.next));
+        if geometry.has_block(next) {
+            found = logs_of_segment(volume, reader, next, last.header.seq.plus(1));
+        }
     }
     logs.retain(|log| log.block != gap.block);
     logs
 }
 
-/// Where the log goes on most often after a segment, if a device can lose all of that together.
-fn after_lost_segment(volume: &Volume<'_>, gap: &Gap) -> Option<BlockNr> {
+/// How many segments from the one of a gap on a device may lose together, each as a whole.
+fn lost_segments(volume: &Volume<'_>, gap: &Gap) -> u64 {
     let geometry = &volume.geometry;
     let segment = geometry.segment_of(gap.block);
     let (start, end) = (geometry.segment_start(segment), geometry.segment_end(segment));
     let bytes = (end.0 - start.0) * geometry.block_size.bytes64();
-    (start == gap.block && bytes <= LONGEST_LOST).then_some(end)
+    if start == gap.block { LONGEST_LOST / bytes } else { 0 }
 }
 
 /// The logs of one use of a segment, from a block on.

@@ -312,20 +312,25 @@ fn two_damaged_logs_hide_none_of_the_later_ones() {
     }
 }
 
-/// A segment that is lost as a whole has none that names the next.
+/// In segments that are lost as a whole, no log names the next.
 #[test]
-fn a_segment_that_is_lost_as_a_whole_hides_none_of_the_later_ones() {
+fn segments_that_are_lost_as_a_whole_hide_none_of_the_later_ones() {
     let device = through_small_segments();
     let newest = open(&device).last_log();
     let geometry = open(&device).superblock().geometry();
-    for segment in 1..geometry.segment_of(newest.block).0 {
-        for damage in [vec![0; 64 * BLOCK], pattern(9, 64 * BLOCK)] {
+    let last = geometry.segment_of(newest.block).0;
+    for (first, count) in (1..last).flat_map(|first| [(first, 1), (first, 3)]) {
+        if first + count > last {
+            continue;
+        }
+        let bytes = count as usize * 64 * BLOCK;
+        for damage in [vec![0; bytes], pattern(9, bytes)] {
             let damaged = copy_of(&device);
-            let at = geometry.segment_start(SegNum(segment)).0 * BLOCK as u64;
+            let at = geometry.segment_start(SegNum(first)).0 * BLOCK as u64;
             damaged.write_at(at, &[IoSlice::new(&damage)]).unwrap();
-            assert_eq!(open(&damaged).last_log(), newest, "segment {segment}");
+            assert_eq!(open(&damaged).last_log(), newest, "{count} segments from {first} on");
             let report = nilfs_check::check(&*damaged, &Default::default()).unwrap();
-            assert_eq!(report.newest, newest.cno, "segment {segment}: {report}");
+            assert_eq!(report.newest, newest.cno, "{count} segments from {first} on: {report}");
         }
     }
 }

@@ -72,11 +72,10 @@ fn logs_beyond(store: &Store, gap: &Gap) -> Vec<ChainedLog> {
         Some(log) => Search { passes: true, ..Search::from(store, log.start, gap.seq) }.logs(),
         None => Search { before: gap.after, ..Search::from(store, gap.at, gap.seq) }.logs(),
     };
-    if found.is_empty()
-        && let Some(next) = after_lost_segment(store.geometry(), gap)
-    {
-        let first = log_at(store, next, gap.seq.plus(1));
-        found = first.map_or_else(Vec::new, |log| logs_from(log.start, log.header.seq));
+    if found.is_empty() {
+        let after = after_lost_segments(store.geometry(), gap).into_iter();
+        let mut after = after.map(|(start, seq)| logs_from(start, seq));
+        found = after.find(|logs| !logs.is_empty()).unwrap_or_default();
     }
     if found.is_empty() {
         found.extend(strange);
@@ -98,13 +97,17 @@ fn is_strange(store: &Store, log: &ChainedLog) -> bool {
     described(store, log).first().is_some_and(|first| is_damaged(store, first))
 }
 
-/// Where the log goes on most often after a segment, if a device can lose all of that together.
-fn after_lost_segment(geometry: Geometry, gap: &Gap) -> Option<BlockNr> {
+/// Where the log goes on most often after segments that a device can lose together, each as a whole.
+fn after_lost_segments(geometry: Geometry, gap: &Gap) -> Vec<(BlockNr, Seq)> {
     let segment = geometry.segment_of(gap.at);
+    if geometry.segment_start(segment) != gap.at {
+        return Vec::new();
+    }
     let bytes = u64::from(geometry.blocks_per_segment) * geometry.block_size.bytes64();
-    let may_be_lost = geometry.segment_start(segment) == gap.at && bytes <= LONGEST_LOST;
-    let next = SegNum(segment.0 + 1);
-    (may_be_lost && geometry.has_segment(next)).then(|| geometry.segment_start(next))
+    let lost =
+        (1..=LONGEST_LOST / bytes).map(|lost| (SegNum(segment.0 + lost), gap.seq.plus(lost)));
+    let lost = lost.filter(|(segment, _)| geometry.has_segment(*segment));
+    lost.map(|(segment, seq)| (geometry.segment_start(segment), seq)).collect()
 }
 
 /// The log of a use of a segment in a block, if its summary is right, whatever the rest is. What cannot be read
