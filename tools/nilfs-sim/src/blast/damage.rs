@@ -1,5 +1,6 @@
 //! Damage to a volume: one block or a run of bytes goes bad.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
@@ -9,7 +10,7 @@ use nilfs_device::{Device, FaultyDevice, MemoryDevice};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::blocks::Block;
+use super::blocks::{Block, Holds};
 use super::cost::Cost;
 use super::samples::Sample;
 
@@ -140,6 +141,17 @@ impl Damage {
         self.harm != Harm::Bit
             && blocks.peek().is_some()
             && blocks.all(|number| sample.unflushed.contains(&number))
+    }
+
+    /// Whether the end of the log has become zeros, from some block on: then nothing tells that it was ever written.
+    #[must_use]
+    pub fn has_unwritten_the_end(&self, sample: &Sample) -> bool {
+        let touched: BTreeSet<u64> = self.blocks(sample).map(|block| block.number).collect();
+        let written = |block: u64| sample.written.get(&block).copied();
+        let first = touched.iter().filter_map(|block| written(*block)).min();
+        let in_logs = sample.blocks.iter().filter(|block| block.holds != Holds::Superblock);
+        let mut later = in_logs.filter(|block| written(block.number) >= first);
+        self.harm == Harm::Zeros && first.is_some() && later.all(|it| touched.contains(&it.number))
     }
 
     /// Returns what it may cost.

@@ -98,6 +98,7 @@ impl Which {
         };
         let former = former(&start, &events, self.block_bytes as usize);
         let unflushed = unflushed(&events, self.block_bytes.into());
+        let written = written(&events, self.block_bytes.into());
         let content = after(start, &events);
         let picture = look(&content)?;
         let blocks = in_use(&content, &picture, &synced)?;
@@ -109,7 +110,17 @@ impl Which {
         }
         let (newest, newest_log) = (report.newest, report.newest_log.block);
         let which = self;
-        Ok(Sample { which, content, former, picture, newest, newest_log, blocks, unflushed })
+        Ok(Sample {
+            which,
+            content,
+            former,
+            picture,
+            newest,
+            newest_log,
+            blocks,
+            unflushed,
+            written,
+        })
     }
 }
 
@@ -154,6 +165,8 @@ pub struct Sample {
     pub blocks: Vec<Block>,
     /// Numbers of blocks that were written after the last flush.
     pub unflushed: BTreeSet<u64>,
+    /// When blocks were written last: the number of the write, and of the block.
+    pub written: BTreeMap<u64, (usize, u64)>,
 }
 
 impl Sample {
@@ -236,6 +249,17 @@ fn unflushed(events: &[Event], size: u64) -> BTreeSet<u64> {
         _ => None,
     });
     blocks.flatten().collect()
+}
+
+/// When each block was written last: the number of the write, and of the block.
+fn written(events: &[Event], size: u64) -> BTreeMap<u64, (usize, u64)> {
+    let mut written = BTreeMap::new();
+    for (nth, event) in events.iter().enumerate() {
+        let Event::Write { offset, bytes } = event else { continue };
+        let blocks = offset / size..(offset + bytes.len() as u64).div_ceil(size);
+        written.extend(blocks.map(|block| (block, (nth, block))));
+    }
+    written
 }
 
 /// Content of each block before it got the content that it has after all events.

@@ -11,7 +11,8 @@
 //! * *Unrepaired*: fsck leaves errors that are not about what is lost.
 //! * *Undo*: what a repair has done cannot be taken back.
 //!
-//! Nothing is lost by damage that a power cut may have done: what had not been flushed was not durable.
+//! Nothing is lost by damage that a power cut may have done: what had not been flushed was not durable. Nor by zeros
+//! from some block to the end of the log: the volume is as it was before that was written.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -143,7 +144,7 @@ pub fn judge(sample: &Sample, damage: &Damage, seed: u64, nilfs: Option<&Path>) 
         }
     }
     let mut verdict = judge.verdict;
-    if damage.may_be_torn(sample) {
+    if damage.may_be_torn(sample) || damage.has_unwritten_the_end(sample) {
         verdict.violations.retain(|it| !it.class.is_of_loss());
     }
     Some(verdict)
