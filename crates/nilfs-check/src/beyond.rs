@@ -16,7 +16,7 @@ use crate::volume::Volume;
 const NEAR: u64 = 80 << 10;
 
 /// Bytes from one block to the next that it looks at after those.
-const APART: u64 = 64 << 10;
+const APART: u64 = 96 << 10;
 
 /// Bytes that a device loses together at most, as far as later logs are looked for.
 const LONGEST_LOST: u64 = 512 << 10;
@@ -213,10 +213,8 @@ fn is_unwritten<'v, 'd>(
     let (geometry, size) = (&volume.geometry, volume.geometry.block_size.bytes64());
     let end = geometry.segment_end(geometry.segment_of(from));
     let near = (0..near).step_by(size as usize);
-    let here_and_there = (NEAR..NEAR + LONGEST_LOST).step_by(APART as usize);
-    let further = (0..u64::BITS).map_while(|nth| (NEAR + LONGEST_LOST).checked_shl(nth));
-    let distances = near.chain(here_and_there).chain(further);
-    let blocks = distances.map(|bytes| BlockNr(from.0.saturating_add(bytes / size)));
+    let distant = (NEAR..NEAR + LONGEST_LOST).step_by(APART as usize);
+    let blocks = near.chain(distant).map(|bytes| BlockNr(from.0 + bytes / size));
     let mut blocks = blocks.take_while(|at| *at < end);
     blocks.all(|at| reader.block(at).is_ok_and(|block| block.iter().all(|byte| *byte == 0)))
 }

@@ -472,7 +472,7 @@ fn a_mount_after_a_crash_looks_for_later_logs_in_two_regions() {
     };
     let (after_crash, cleanly) = read_after(0);
     // It also reads the newest log to its end, and has a checkpoint to make.
-    assert!(after_crash <= cleanly + 6 * REGION, "{after_crash}, and {cleanly} of a clean volume");
+    assert!(after_crash <= cleanly + 5 * REGION, "{after_crash}, and {cleanly} of a clean volume");
     let (after_syncs, _) = read_after(20);
     let logs = 20 * 2 * BLOCK as u64;
     assert!(after_syncs <= after_crash + 2 * logs, "{after_syncs}, {after_crash} without syncs");

@@ -411,7 +411,7 @@ fn zeros_over_many_logs_hide_none_of_the_later_ones() {
         fs.sync_file(&file).unwrap();
     }
     let logs: Vec<_> = logs(&device).into_iter().filter(|log| log.start > newest).collect();
-    for lost in 4..logs.len() - 5 {
+    for lost in 4..logs.len() - 7 {
         let bytes = (logs[lost].start.0 - logs[0].start.0) * BLOCK as u64;
         if bytes > 512 << 10 {
             break;

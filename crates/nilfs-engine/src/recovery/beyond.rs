@@ -19,8 +19,8 @@ const NEAR: u64 = 80 << 10;
 /// Bytes that a device loses together at most, as far as later logs are looked for.
 const LONGEST_LOST: u64 = 512 << 10;
 
-/// Bytes from one block to the next that is looked at in as many: a log of a few fsyncs is not missed.
-const APART: u64 = 64 << 10;
+/// Bytes from one block to the next that is looked at in as many: the logs of some fsyncs are not missed.
+const APART: u64 = 96 << 10;
 
 /// Bytes that are read at a time of the rest of the segment.
 const PIECE: u64 = 1 << 20;
@@ -66,12 +66,14 @@ fn stands(store: &Store, logs: &[ChainedLog], nth: usize) -> bool {
 /// next, and so on.
 fn logs_beyond(store: &Store, gap: &Gap) -> Vec<ChainedLog> {
     let logs_from = |at, seq| Search::from(store, at, seq).logs();
-    let here = log_at(store, gap.at, gap.seq);
-    let strange = gap.after.into_iter().chain(here).find(|log| is_strange(store, log));
-    let mut found = match &strange {
-        Some(log) => Search { passes: true, ..Search::from(store, log.start, gap.seq) }.logs(),
-        None => Search { before: gap.after, ..Search::from(store, gap.at, gap.seq) }.logs(),
-    };
+    let mut search = Search { before: gap.after, ..Search::from(store, gap.at, gap.seq) };
+    let ahead = gap.after.filter(|log| log.kind == LogKind::Part);
+    let mut around = ahead.into_iter().chain(search.here());
+    let strange = around.find(|log| is_strange(store, log));
+    if let Some(log) = &strange {
+        search = Search { passes: true, ..Search::from(store, log.start, gap.seq) };
+    }
+    let mut found = search.logs();
     if found.is_empty() {
         let after = after_lost_segments(store.geometry(), gap).into_iter();
         let mut after = after.map(|(start, seq)| logs_from(start, seq));
@@ -188,35 +190,41 @@ impl<'a> Search<'a> {
 
     /// The next log: here or, unless nothing was written there, anywhere after this.
     fn next(&mut self) -> Option<ChainedLog> {
-        let is_inside = self.at < self.end;
+        if self.at >= self.end {
+            return None;
+        }
         let is_passed = std::mem::take(&mut self.passes);
-        let log = is_inside.then(|| log_at(self.store, self.at, self.seq))?;
-        let log = log.filter(|_| !is_passed);
+        let log = self.here().filter(|_| !is_passed);
         let log = log.or_else(|| if self.is_unwritten() { None } else { self.find() })?;
         (self.at, self.before) = (log.end(), Some(log));
         Some(log)
     }
 
-    /// The first log after the block here.
-    fn find(&mut self) -> Option<ChainedLog> {
-        let (store, seq) = (self.store, self.seq);
-        (self.at.0 + 1..self.end.0).map(BlockNr).find_map(|at| {
-            let block = self.block(at, PIECE)?;
-            let is_one = reader::parse_header(store, at, block)?.seq == seq;
-            is_one.then(|| log_at(store, at, seq))?
-        })
+    /// The log here.
+    fn here(&mut self) -> Option<ChainedLog> {
+        self.log(self.at, NEAR)
     }
 
-    /// Whether nothing lies here, nor anywhere after that where it looks: here and there, and then further and
-    /// further away, because a mount after a crash should not have to read all of a segment that is empty.
+    /// The first log after the block here.
+    fn find(&mut self) -> Option<ChainedLog> {
+        (self.at.0 + 1..self.end.0).find_map(|at| self.log(BlockNr(at), PIECE))
+    }
+
+    /// The log in a block, for which the device is asked for so many bytes.
+    fn log(&mut self, at: BlockNr, ahead: u64) -> Option<ChainedLog> {
+        let (store, seq) = (self.store, self.seq);
+        let header = reader::parse_header(store, at, self.block(at, ahead)?)?;
+        (header.seq == seq).then(|| log_at(store, at, seq))?
+    }
+
+    /// Whether nothing lies here, nor after that where it looks, as far as a device may lose: not in all blocks,
+    /// because a mount after a crash should not have to read so much of a segment that is empty.
     fn is_unwritten(&mut self) -> bool {
         let size = self.store.block_size().bytes64();
         let (at, end) = (self.at, self.end);
         let near = at.plus(self.near() / size).min(end);
-        let here_and_there = (NEAR..LONGEST_LOST + NEAR).step_by(APART as usize);
-        let further = (0..u64::BITS).map_while(|nth| (LONGEST_LOST + NEAR).checked_shl(nth));
-        let distant = here_and_there.chain(further).map(|bytes| at.0.saturating_add(bytes / size));
-        let distant = distant.skip_while(|at| *at < near.0);
+        let distant = (NEAR..LONGEST_LOST + NEAR).step_by(APART as usize);
+        let distant = distant.map(|bytes| at.0 + bytes / size).skip_while(|at| *at < near.0);
         let mut blocks = (at.0..near.0).chain(distant).map(BlockNr).take_while(|at| *at < end);
         blocks.all(|at| {
             let ahead = if at < near { NEAR } else { size };
