@@ -36,7 +36,8 @@ pub(crate) struct LogScan {
     pub(crate) clean: bool,
     /// The segments with logs from the one that the superblock names to `newest`.
     pub(crate) chain: BTreeSet<SegNum>,
-    /// The logs after `newest`, up to the last that could complete something to be rolled forward.
+    /// The logs after `newest`; when all are known, up to the last that could complete something to be rolled
+    /// forward.
     replay: Vec<ChainedLog>,
     /// Where the chain had no whole log after `newest`.
     gaps: Vec<Gap>,
@@ -72,12 +73,12 @@ impl LogScan {
             let records = beyond::records_of(store, log).filter(|it| it.base == self.cno)?;
             Some(records.number)
         };
-        let before = self.replay.last().map_or(Some(0), number);
+        let before = self.replay.iter().rfind(|log| log.kind != LogKind::Part);
+        let before = before.map_or(Some(0), number);
         let first = logs.iter().find(|log| log.kind != LogKind::Part).and_then(number);
         let is_next = first.zip(before).is_some_and(|(first, before)| first == before + 1);
         if is_next && let Some(last) = logs.last() {
             self.replay.extend(logs);
-            self.replay.truncate(needed(&self.replay));
             self.last_valid = *last;
         }
         is_next
@@ -199,6 +200,9 @@ fn follow(store: &Store, start: LogCursor) -> Result<Option<LogScan>> {
             )));
         }
     }
+    let completes = |log: &ChainedLog| log.kind != LogKind::Part && log.header.has(LOGEND);
+    let needed = found.replay.iter().rposition(completes).map_or(0, |last| last + 1);
+    found.replay.truncate(needed);
     Ok(Some(found))
 }
 
@@ -283,19 +287,12 @@ impl Seen {
         let chain = before.map(|log| log.segment).chain(self.segments).chain([newest.segment]);
         let chain = chain.collect();
         let later = self.logs.into_iter().skip_while(|log| log.start != newest.start).skip(1);
-        let mut replay: Vec<ChainedLog> = later.collect();
-        replay.truncate(needed(&replay));
+        let replay = later.collect();
         let mut gaps: Vec<Gap> = gaps.into_iter().filter(|gap| gap.is_after(&newest)).collect();
         gaps.sort_unstable_by_key(|gap| (gap.seq, gap.at));
         gaps.dedup_by_key(|gap| (gap.seq, gap.at));
         LogScan { newest, cno, last_valid, clean, chain, replay, gaps, beyond: None }
     }
-}
-
-/// How many logs come up to the last that completes something.
-fn needed(logs: &[ChainedLog]) -> usize {
-    let completes = |log: &ChainedLog| log.kind != LogKind::Part && log.header.has(LOGEND);
-    logs.iter().rposition(completes).map_or(0, |last| last + 1)
 }
 
 /// What fsyncs have made durable after the newest checkpoint, as far as it can be rolled forward.

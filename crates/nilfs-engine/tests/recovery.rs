@@ -380,6 +380,44 @@ fn a_summary_of_what_was_written_ahead_costs_no_mount() {
     }
 }
 
+/// What was written ahead in segments before the damaged summary is needed as well: a mount wrote over it.
+#[test]
+fn what_was_written_ahead_is_not_written_over() {
+    const BYTES: usize = 600 * BLOCK;
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    let shape = Parameters { blocks_per_segment: 64, ..parameters(BLOCK as u64) };
+    format(&*device, &shape).unwrap();
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    let [large, small] = ["file", "small"].map(|name| make(&fs, &root, name));
+    fs.sync().unwrap();
+    let newest = open(&device).last_log();
+    fs.write(&large, 0, &pattern(1, BYTES)).unwrap();
+    fs.sync_file(&large).unwrap();
+    let geometry = open(&device).superblock().geometry();
+    let logs = logs(&device);
+    let ahead = logs.iter().filter(|log| log.start > newest.block);
+    let ahead = ahead.take_while(|log| log.records().unwrap().is_none());
+    let begins = |log: &&Log| geometry.segment_start(geometry.segment_of(log.start)) == log.start;
+    let ahead: Vec<_> = ahead.filter(begins).map(|log| log.start).collect();
+    assert!(ahead.len() > 4, "{} segments were written ahead", ahead.len());
+    for log in ahead {
+        let damaged = copy_of(&device);
+        damaged.write_at(log.0 * BLOCK as u64, &[IoSlice::new(&[0; BLOCK])]).unwrap();
+        let fs = mount(&damaged);
+        for nth in 0..8 {
+            let small = fs.lookup(&fs.root().unwrap().inode, b"small").unwrap().inode;
+            fs.write(&small, 0, &pattern(nth, 30 * BLOCK)).unwrap();
+            fs.sync().unwrap();
+        }
+        assert!(content(&fs, &file(&fs)) == pattern(1, BYTES), "log {log}");
+        fs.unmount().unwrap();
+        let report = nilfs_check::check(&*damaged, &Default::default()).unwrap();
+        assert!(report.errors().all(|it| it.place.log == Some(log)), "log {log}: {report}");
+    }
+    drop(small);
+}
+
 /// Zeros that begin in a log which was written ahead looked like the end of all that was ever written.
 #[test]
 fn zeros_from_the_middle_of_a_log_on_hide_no_later_ones() {
