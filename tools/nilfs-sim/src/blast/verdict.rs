@@ -6,7 +6,8 @@
 //! * *Disagreement*: they do not see the same newest checkpoint, or one refuses what another shows.
 //! * *Lost more*: a repair, a salvage or rescue mode gives less than the damage has left.
 //! * *Unnamed*: what is lost is not named, by path.
-//! * *Laundered*: after a repair, a check that reads all content finds nothing, and content is wrong.
+//! * *Laundered*: after a repair, a check that reads all content finds no error, content is wrong, and a scrub
+//!   does not name it either.
 //! * *Wrong exit*: "nothing is lost", "0 lost" or "repaired", and it is not so.
 //! * *Unrepaired*: fsck leaves errors that are not about what is lost.
 //! * *Undo*: what a repair has done cannot be taken back.
@@ -26,7 +27,7 @@ use super::cost::{Cost, Loss, LossKind, bytes_of};
 use super::damage::{Damage, Patient};
 use super::picture::{PANIC, Picture};
 use super::samples::Sample;
-use super::views::{Fsck, Salvaged, Shown, fsck, look, mount, salvage};
+use super::views::{Fsck, Repaired, Salvaged, Shown, fsck, look, mount, salvage};
 
 /// A kind of violation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -343,7 +344,9 @@ impl Judge<'_> {
                 }
                 // What is lost with an inode is told of by the loss of that.
                 let is_of_inode = |it: &Loss| it.allowed && self.is_of_inode(it);
-                let is_silent = |it: &&Loss| is_content(it) && !it.fails && !is_of_inode(it);
+                let is_silent = |it: &&Loss| {
+                    is_content(it) && !it.fails && !is_of_inode(it) && !self.is_named_by(after, it)
+                };
                 let silent: Vec<Loss> = losses.iter().filter(is_silent).cloned().collect();
                 if report.is_consistent() && !silent.is_empty() {
                     self.add(Class::Laundered, view, list(&silent));
@@ -415,8 +418,11 @@ impl Judge<'_> {
             let mut above = above(&loss.path);
             let of_directory =
                 !is_content(loss) && above.any(|path| number(path).is_some_and(is_named));
-            let path = format!("kept: {}: ", String::from_utf8_lossy(&loss.path));
-            let of_path = told.iter().any(|text| text.starts_with(&path));
+            let mut paths = self.paths_of(&loss.path).into_iter();
+            let of_path = paths.any(|path| {
+                let kept = format!("kept: {path}: ");
+                told.iter().any(|text| text.starts_with(&kept))
+            });
             of_file || of_directory || of_path || seen.named.contains(&loss.path)
         };
         let mut damaged = self.damage.blocks(self.sample);
@@ -431,6 +437,29 @@ impl Judge<'_> {
         if !unnamed.is_empty() {
             self.add(Class::Unnamed, view, list(&unnamed));
         }
+    }
+
+    /// Whether a scrub of the repaired volume names all bytes of a loss: they are unverified.
+    fn is_named_by(&self, after: &Repaired, loss: &Loss) -> bool {
+        let LossKind::Range(lost) = &loss.kind else { return false };
+        let number = self.sample.picture.files.get(&loss.path).map(|it| it.ino);
+        let mut parts: Vec<_> =
+            number.and_then(|ino| after.known.get(&ino)).into_iter().flatten().collect();
+        parts.sort_unstable_by_key(|part| part.offset);
+        let reached = parts.iter().fold(lost.start, |reached, part| match part.offset <= reached {
+            true => reached.max(part.end()),
+            false => reached,
+        });
+        reached >= lost.end
+    }
+
+    /// Paths of a file: those that it had, and that in lost+found.
+    fn paths_of(&self, path: &[u8]) -> Vec<String> {
+        let files = &self.sample.picture.files;
+        let Some(ino) = files.get(path).map(|it| it.ino) else { return Vec::new() };
+        let same = files.iter().filter(|(_, file)| file.ino == ino);
+        let had = same.map(|(path, _)| String::from_utf8_lossy(path).into_owned());
+        had.chain([format!("lost+found/#{ino}")]).collect()
     }
 
     /// Whether it is lost because its inode may be.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,8 @@ use std::sync::Arc;
 
 use nilfs_check::{CheckError, Options, Report};
 use nilfs_device::Device;
+use nilfs_engine::scrub::{Selection, scrub};
+use nilfs_engine::tree::Extent;
 use nilfs_engine::{Cno, FileType, Filesystem, Ino, ReadOnlyOptions, ReadOnlyVolume};
 use nilfs_repair::{AsRepaired, Observer, Plan, RepairError, Risk, UndoDevice, apply_undo, plan};
 use serde_json::Value;
@@ -101,6 +104,8 @@ pub struct Fsck {
 pub struct Repaired {
     /// Report of a check then that reads the content of files.
     pub report: Result<Report, String>,
+    /// Parts of files that a scrub names then, as damaged or as not known to be what was written.
+    pub known: BTreeMap<Ino, Vec<Extent>>,
     /// Result of a mount.
     pub shown: Shown,
     /// Error when it was undone.
@@ -178,10 +183,12 @@ fn repaired(plan: &Plan, device: &Arc<dyn Device>, is_undone: impl Fn() -> bool)
         Err(error) => {
             let why = format!("the repair failed: {error}");
             let undone = Err(why.clone());
-            return Repaired { report: Err(why.clone()), shown: Shown::Refused(why), undone };
+            let (report, shown) = (Err(why.clone()), Shown::Refused(why));
+            return Repaired { report, known: BTreeMap::new(), shown, undone };
         }
     };
     let report = check(&**device);
+    let known = scrubbed(device);
     // The mount writes elsewhere, so that all is as the repair left it when it is undone.
     let view = nilfs_device::CopyOnWriteDevice::new(Arc::clone(device), Default::default());
     let shown = mount(Arc::new(view));
@@ -190,7 +197,22 @@ fn repaired(plan: &Plan, device: &Arc<dyn Device>, is_undone: impl Fn() -> bool)
         Ok(_) if !is_undone() => Err("some bytes are not as they were".to_owned()),
         Ok(_) => Ok(()),
     };
-    Repaired { report, shown, undone }
+    Repaired { report, known, shown, undone }
+}
+
+/// Parts of the files of the newest checkpoint that a scrub names.
+fn scrubbed(device: &Arc<dyn Device>) -> BTreeMap<Ino, Vec<Extent>> {
+    let scrub = || scrub(device, &Selection::default(), &mut |_| ControlFlow::Continue(()));
+    let scrubbed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(scrub));
+    // What cannot be scrubbed names nothing.
+    let damage = scrubbed.ok().and_then(Result::ok).map(|it| it.damage).unwrap_or_default();
+    let mut known = BTreeMap::<Ino, Vec<Extent>>::new();
+    for need in damage.into_iter().flat_map(|it| it.needs).filter(|it| it.is_current) {
+        if let Some(ino) = need.ino {
+            known.entry(ino).or_default().extend(need.data);
+        }
+    }
+    known
 }
 
 /// A directory in memory for what needs files.
