@@ -7,16 +7,17 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use nilfs_check::Options;
-use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::mkfs::{Parameters, format};
+use nilfs_device::Device;
+use nilfs_engine::NewInode;
 use nilfs_engine::scrub::{Fault, Selection, scrub};
-use nilfs_engine::{Filesystem, MountOptions, NewInode};
 use nilfs_ondisk::crc::crc32_le;
 use nilfs_ondisk::inode::S_IFREG;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo};
 use nilfs_ondisk::{BlockNr, Ino};
 use nilfs_repair::{Observer, Plan, Risk, Settings, plan_observed};
-use support::{BLOCK_SIZES, Image, LogAt, Patient, UUID, bad_sectors, checked, content};
+use support::{
+    BLOCK_SIZES, Image, LogAt, Patient, UUID, bad_sectors, checked, content, formatted, mount,
+};
 
 const FILE_TYPE: usize = 11;
 
@@ -159,12 +160,8 @@ fn content_of_which_the_summary_is_lost_stays_known_after_a_crash() {
 /// A volume with a long file in a checkpoint that no superblock names, and one that was fsynced after that;
 /// and logs with content of the long one alone.
 fn crashed() -> (Vec<u8>, Vec<Range<BlockNr>>) {
-    let device = Arc::new(MemoryDevice::new(16 << 20));
-    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
-    parameters.blocks_per_segment = 64;
-    format(&*device, &parameters).unwrap();
-    let shared = Arc::clone(&device) as Arc<dyn Device>;
-    let fs = Filesystem::mount(shared, MountOptions::default()).unwrap();
+    let device = formatted(16 << 20, 4096, 64);
+    let fs = mount(&device);
     let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
     let file = |name: &[u8]| fs.create(&fs.root().unwrap().inode, name, &new).unwrap().inode;
     let long = file(b"long");

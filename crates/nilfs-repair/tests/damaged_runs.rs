@@ -8,15 +8,13 @@ use std::sync::Arc;
 
 use nilfs_check::Options;
 use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::mkfs::{Parameters, format};
 use nilfs_engine::scrub::{Selection, scrub};
 use nilfs_engine::{FileType, Files, Filesystem, Ino, InodeRef, MountOptions, NewInode};
-use nilfs_ondisk::BlockSize;
 use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
 use nilfs_ondisk::summary::SR;
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
-use support::{Content, File, Image, UUID, number, present, read_file};
+use support::{Content, File, Image, UUID, formatted, mount, number, present, read_file};
 
 /// Lengths of damage, in blocks.
 const LENGTHS: [usize; 3] = [1, 5, 16];
@@ -28,13 +26,8 @@ fn make(fs: &Filesystem, directory: &InodeRef, name: &str, mode: u16) -> InodeRe
 
 /// A crashed volume with three checkpoints and fsyncs after them, and what it shows.
 fn crashed(block_size: u64) -> (Image, Content) {
-    let device = Arc::new(MemoryDevice::new(12 << 20));
-    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
-    parameters.block_size = BlockSize::from_bytes(block_size).unwrap();
-    parameters.blocks_per_segment = (256 << 10) / block_size as u32;
-    format(&*device, &parameters).unwrap();
-    let shared = Arc::clone(&device) as Arc<dyn Device>;
-    let fs = Filesystem::mount(shared, MountOptions::default()).unwrap();
+    let device = formatted(12 << 20, block_size, (256 << 10) / block_size as u32);
+    let fs = mount(&device);
     let mut random = StdRng::seed_from_u64(1);
     let mut fill = |file: &InodeRef, length: usize| {
         let mut content = vec![0; length];

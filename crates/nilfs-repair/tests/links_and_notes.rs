@@ -10,7 +10,7 @@ use nilfs_engine::mkfs::{self, Parameters};
 use nilfs_engine::{Cno, Filesystem, Ino, MadeBy, MountOptions, SnapshotChange, Verify, Volume};
 use nilfs_ondisk::{BlockSize, SegNum};
 use nilfs_repair::Risk;
-use support::{BLOCK_SIZES, Image, LoggedBlock, UUID, bad_sectors};
+use support::{BLOCK_SIZES, Image, LoggedBlock, UUID, bad_sectors, mount};
 
 /// Repairs a volume of which these blocks cannot be read, with some loss, and demands that it is sound
 /// then.
@@ -130,10 +130,6 @@ fn volume() -> Arc<MemoryDevice> {
     parameters.blocks_per_segment = 64;
     mkfs::format(&device, &parameters).unwrap();
     Arc::new(device)
-}
-
-fn mount(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
-    Filesystem::mount(Arc::clone(device) as _, MountOptions::default()).unwrap()
 }
 
 #[test]

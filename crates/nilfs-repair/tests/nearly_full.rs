@@ -10,11 +10,10 @@ mod support;
 use std::sync::Arc;
 
 use nilfs_device::{Action, FaultyDevice, MemoryDevice};
-use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_engine::{Error, Filesystem, MountOptions, NewInode};
+use nilfs_engine::{Error, NewInode};
+use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
-use nilfs_ondisk::{BlockSize, Ino};
-use support::{Content, Image, Patient, UUID, content};
+use support::{Content, Image, Patient, UUID, content, formatted, mount};
 
 /// Files in a directory of which the names get lost.
 const NAMED: usize = 12;
@@ -29,14 +28,8 @@ const SEGMENTS: u64 = 80;
 /// A volume with no room for users.
 fn filled(block_size: u64) -> Image {
     let bytes = SEGMENTS * u64::from(BLOCKS_PER_SEGMENT) * block_size;
-    let device = Arc::new(MemoryDevice::new(bytes));
-    let parameters = Parameters {
-        block_size: BlockSize::from_bytes(block_size).unwrap(),
-        blocks_per_segment: BLOCKS_PER_SEGMENT,
-        ..Parameters::new([7; 16], 0x1234_5678, 1_700_000_000)
-    };
-    format(&*device, &parameters).unwrap();
-    let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+    let device = formatted(bytes, block_size, BLOCKS_PER_SEGMENT);
+    let fs = mount(&device);
     let root = fs.root().unwrap().inode;
     let file = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
     let new = NewInode { mode: S_IFDIR | 0o755, ..file };

@@ -4,26 +4,19 @@ mod support;
 
 use std::sync::Arc;
 
-use nilfs_device::MemoryDevice;
-use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_engine::{Filesystem, MountOptions, NewInode};
+use nilfs_engine::NewInode;
 use nilfs_ondisk::inode::S_IFREG;
 use nilfs_ondisk::segment_usage::{ERROR, SufileLayout};
-use nilfs_ondisk::{BlockNr, BlockSize, FileBlock, SegNum};
+use nilfs_ondisk::{BlockNr, FileBlock, SegNum};
 use nilfs_repair::Risk;
-use support::{BLOCK_SIZES, Image, Patient, content, heals, write};
+use support::{BLOCK_SIZES, Image, Patient, content, formatted, heals, mount, write};
 
 /// A volume of which several checkpoints are in one segment.
 fn in_one_segment(block_size: u64) -> Image {
     let blocks_per_segment = 256;
-    let device = Arc::new(MemoryDevice::new(32 * u64::from(blocks_per_segment) * block_size));
-    let parameters = Parameters {
-        block_size: BlockSize::from_bytes(block_size).unwrap(),
-        blocks_per_segment,
-        ..Parameters::new([7; 16], 0x1234_5678, 1_700_000_000)
-    };
-    format(&*device, &parameters).unwrap();
-    let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+    let device =
+        formatted(32 * u64::from(blocks_per_segment) * block_size, block_size, blocks_per_segment);
+    let fs = mount(&device);
     let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
     let root = fs.root().unwrap().inode;
     for nth in 0..3 {

@@ -6,26 +6,18 @@ mod support;
 use std::sync::Arc;
 
 use nilfs_check::Rule;
-use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_engine::{Filesystem, MountOptions, NewInode};
+use nilfs_device::MemoryDevice;
+use nilfs_engine::NewInode;
 use nilfs_ondisk::BlockNr;
 use nilfs_ondisk::inode::S_IFREG;
 use nilfs_repair::Risk;
-use support::{Content, Image, LogAt, Patient, content};
+use support::{Content, Image, LogAt, Patient, content, formatted, mount};
 
 const SU_NBLOCKS: usize = 8;
 
-fn mount(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
-    Filesystem::mount(Arc::clone(device) as Arc<dyn Device>, MountOptions::default()).unwrap()
-}
-
 /// A volume after a crash, and logs that were written ahead for an fsync that has logs in later segments.
 fn crashed() -> (Image, Vec<BlockNr>) {
-    let device = Arc::new(MemoryDevice::new(32 << 20));
-    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
-    parameters.blocks_per_segment = 256;
-    format(&*device, &parameters).unwrap();
+    let device = formatted(32 << 20, 4096, 256);
     let fs = mount(&device);
     let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
     let root = fs.root().unwrap().inode;

@@ -11,7 +11,11 @@ use std::sync::Arc;
 pub use images::{BLOCK_SIZES, Image, LogAt, LoggedBlock, add, read, value, vblock, write};
 use nilfs_check::{CheckError, Options, Report, Severity};
 use nilfs_device::{Device, FaultyDevice, MemoryDevice};
-use nilfs_engine::{Attr, BlockNr, Cno, FileType, Files, FsyncBy, Ino, Volume};
+use nilfs_engine::mkfs::{Parameters, format};
+use nilfs_engine::{
+    Attr, BlockNr, Cno, FileType, Files, Filesystem, FsyncBy, Ino, MountOptions, Volume,
+};
+use nilfs_ondisk::BlockSize;
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_repair::{Plan, Risk};
@@ -36,6 +40,23 @@ pub type File = (FileType, u16, u64, Vec<u8>);
 
 /// Files by path.
 pub type Content = BTreeMap<String, File>;
+
+/// Makes a new volume.
+pub fn formatted(bytes: u64, block_size: u64, blocks_per_segment: u32) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(bytes));
+    let parameters = Parameters {
+        block_size: BlockSize::from_bytes(block_size).unwrap(),
+        blocks_per_segment,
+        ..Parameters::new([7; 16], 0x1234_5678, 1_700_000_000)
+    };
+    format(&*device, &parameters).unwrap();
+    device
+}
+
+/// Mounts a volume as users do.
+pub fn mount(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
+    Filesystem::mount(Arc::clone(device) as _, MountOptions::default()).unwrap()
+}
 
 /// Volumes with damage of which each needs another kind of repair.
 pub fn damaged() -> Vec<(&'static str, Image)> {
