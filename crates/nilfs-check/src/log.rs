@@ -33,6 +33,8 @@ pub(crate) enum LogFault {
     Sequence { found: Seq, expected: Seq },
     #[error("it has no super root")]
     NoSuperRoot,
+    #[error("its super root in block {block} is whole, but not the one that was written there")]
+    OtherSuperRoot { block: BlockNr },
 }
 
 /// A reader of logs with one buffer, which serves many small logs with one read.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 
+use nilfs_ondisk::crc::BlockSum;
 use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
 use nilfs_ondisk::super_root::SuperRoot;
@@ -361,7 +362,19 @@ pub(crate) fn super_root_of(
         return Err(LogFault::NoSuperRoot);
     }
     let block = log.plus(u64::from(header.nblocks) - 1);
-    Ok(SuperRoot::parse(reader.block(block)?, &volume.geometry, volume.seed)?)
+    let bytes = reader.block(block)?;
+    let super_root = SuperRoot::parse(bytes, &volume.geometry, volume.seed)?;
+    let found = [(block, BlockSum::of(bytes))];
+    // Another one may have been written to the wrong place. An older version of fsck knows of no checksum but
+    // that of the log.
+    let is_other = |reader: &mut LogReader<'_, '_>| -> Result<bool, LogFault> {
+        let changed = reader.changed_among(log, header, &found)?;
+        Ok(!changed.is_empty() && reader.sums_agree(log, header)?)
+    };
+    match is_other(reader) {
+        Ok(true) => Err(LogFault::OtherSuperRoot { block }),
+        Ok(false) | Err(_) => Ok(super_root),
+    }
 }
 
 /// A log of the chain.
