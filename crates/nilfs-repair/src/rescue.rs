@@ -172,8 +172,9 @@ fn newest_usable(from: &Draft, fault: &str) -> Result<Draft, RepairError> {
             match corrected {
                 Ok(report) if why_unusable(&draft, &report).is_none() => {
                     let files = files_in(&scan, device, given_up);
-                    let mut going_on = repair(fault, (origin, root), given_up, files);
-                    going_on.risk = match draft.in_view && given_up.is_empty() {
+                    let lost = lost_checkpoint(from, root.cursor);
+                    let mut going_on = repair(fault, (origin, root), (given_up, lost), files);
+                    going_on.risk = match draft.in_view && given_up.is_empty() && lost.is_none() {
                         // Of a label and settings, a view shows nothing.
                         true => Risk::Safe,
                         false => going_on.risk.max(draft.risk_of_superblocks()),
@@ -196,6 +197,14 @@ fn newest_usable(from: &Draft, fault: &str) -> Result<Draft, RepairError> {
     best.ok_or(RepairError::NoCheckpoint(tried))
 }
 
+/// Returns the checkpoint after one from which a draft goes on that a superblock names: even if no log of it is
+/// left, it was there. The number alone may be wrong.
+fn lost_checkpoint(from: &Draft, chosen: LogCursor) -> Option<Cno> {
+    let named = superblocks::cursors(&*from.device).into_iter();
+    let later = named.filter(|named| named.cno > chosen.cno && named.block != chosen.block);
+    later.map(|named| named.cno).max()
+}
+
 /// When a log was written, among others.
 fn written(log: &FoundLog) -> (Seq, BlockNr) {
     (log.header.seq, log.start)
@@ -211,7 +220,7 @@ fn files_in(scan: &Scan, device: &dyn Device, logs: &[FoundLog]) -> BTreeSet<Ino
 fn repair(
     fault: &str,
     (origin, root): (Origin, &SuperRootLog),
-    later: &[FoundLog],
+    (later, lost): (&[FoundLog], Option<Cno>),
     files: BTreeSet<Ino>,
 ) -> Repair {
     let mut action = match origin {
@@ -239,7 +248,14 @@ fn repair(
             files.len()
         ));
     }
-    let risk = if origin != Origin::Copy || !later.is_empty() { Risk::Loses } else { Risk::Safe };
+    if let Some(lost) = lost.filter(|_| later.is_empty()) {
+        action.push_str(&format!(
+            ", and give up what was written after it, up to checkpoint {lost}, which a superblock \
+             names"
+        ));
+    }
+    let is_all = origin == Origin::Copy && later.is_empty() && lost.is_none();
+    let risk = if is_all { Risk::Safe } else { Risk::Loses };
     let life = root.cursor.cno..Cno::MAX;
     let concerned = Concerned { life, ..Concerned::new(files, Loss::Version) };
     Repair { fault: fault.to_owned(), action, risk, concerned }

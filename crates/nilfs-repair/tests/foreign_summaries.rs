@@ -3,27 +3,17 @@
 
 mod support;
 
-use std::sync::Arc;
-
 use nilfs_check::{Options, Rule};
-use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_engine::{Filesystem, MountOptions, NewInode};
-use nilfs_ondisk::BlockSize;
+use nilfs_engine::NewInode;
 use nilfs_ondisk::inode::S_IFREG;
-use support::{BLOCK_SIZES, Image, Patient, content};
+use nilfs_ondisk::summary::SR;
+use nilfs_repair::Risk;
+use support::{BLOCK_SIZES, Image, LogAt, Patient, content, formatted, mount};
 
 /// Files of different lengths, some of which were fsynced, and checkpoints between them.
 fn written(block_size: u64) -> Image {
-    let device = Arc::new(MemoryDevice::new(8 << 20));
-    let parameters = Parameters {
-        block_size: BlockSize::from_bytes(block_size).unwrap(),
-        blocks_per_segment: 32,
-        ..Parameters::new([7; 16], 0x1234_5678, 1_700_000_000)
-    };
-    format(&*device, &parameters).unwrap();
-    let fs = Filesystem::mount(Arc::clone(&device) as Arc<dyn Device>, MountOptions::default());
-    let fs = fs.unwrap();
+    let device = formatted(8 << 20, block_size, 32);
+    let fs = mount(&device);
     let root = fs.root().unwrap().inode;
     let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
     for nth in 1..=12_u8 {
@@ -73,5 +63,52 @@ fn what_a_summary_says_of_the_blocks_of_another_log_is_not_believed() {
             copied += 1;
         }
         assert!(copied > 50, "{copied} summaries");
+    }
+}
+
+/// An older super root over the newest one was believed: `fsck -p` said "repaired" of a volume that was empty then.
+#[test]
+fn a_super_root_of_another_log_is_none_of_this_one() {
+    for block_size in BLOCK_SIZES {
+        let image = written(block_size);
+        let newest = image.superblock.last_log();
+        let last = |log: &LogAt| log.block.0 as usize + log.header.nblocks as usize - 1;
+        let logs = image.logs();
+        let own = logs.iter().find(|log| log.block == newest.block).map(last).unwrap();
+        let others = logs.iter().filter(|log| log.header.has(SR) && log.header.cno < newest.cno);
+        let others: Vec<_> = others.map(|log| (log.header.cno, last(log))).collect();
+        assert!(others.len() > 2, "{others:?}");
+        for (cno, other) in others {
+            let mut image = image.clone();
+            let [from, to] = [other, own].map(|block| block * block_size as usize);
+            image.bytes.copy_within(from..from + block_size as usize, to);
+            let plan = Patient::new(image).heal();
+            assert_eq!(plan.risk(), Risk::Loses, "the super root of {cno}: {:?}", plan.repairs);
+        }
+    }
+}
+
+/// Where no log was left of what came after an older checkpoint, `fsck -p` went back to that without a word, although
+/// a superblock names a later one.
+#[test]
+fn a_checkpoint_that_a_superblock_names_is_given_up_by_name() {
+    for block_size in BLOCK_SIZES {
+        let mut image = written(block_size);
+        let newest = image.superblock.last_log();
+        let logs = image.logs();
+        let checkpoints = logs.iter().filter(|log| log.header.has(SR));
+        let before = checkpoints.filter(|log| log.header.cno < newest.cno);
+        let before = before.max_by_key(|log| log.header.cno).unwrap();
+        let lost: Vec<_> = logs.iter().filter(|it| it.header.seq > before.header.seq).collect();
+        for log in &lost {
+            let at = log.block.0 as usize * block_size as usize;
+            let bytes = log.header.nblocks as usize * block_size as usize;
+            image.bytes[at..at + bytes].fill(0x5a);
+        }
+        assert!(!lost.is_empty());
+        let plan = Patient::new(image).heal();
+        assert_eq!(plan.risk(), Risk::Loses, "{:?}", plan.repairs);
+        let named = format!("checkpoint {}", newest.cno);
+        assert!(plan.repairs.iter().any(|it| it.action.contains(&named)), "{:?}", plan.repairs);
     }
 }
