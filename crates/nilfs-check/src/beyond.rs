@@ -80,13 +80,14 @@ fn logs_beyond<'v, 'd>(
     logs
 }
 
-/// How many segments from the one of a gap on a device may lose together, each as a whole.
+/// How many segments from the one of a gap on a device may lose together, each as a whole: they are shorter than what
+/// that may be.
 fn lost_segments(volume: &Volume<'_>, gap: &Gap) -> u64 {
     let geometry = &volume.geometry;
     let segment = geometry.segment_of(gap.block);
     let (start, end) = (geometry.segment_start(segment), geometry.segment_end(segment));
     let bytes = (end.0 - start.0) * geometry.block_size.bytes64();
-    if start == gap.block { LONGEST_LOST / bytes } else { 0 }
+    if start == gap.block && bytes < LONGEST_LOST { LONGEST_LOST / bytes } else { 0 }
 }
 
 /// The logs of one use of a segment, from a block on.

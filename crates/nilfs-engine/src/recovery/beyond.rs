@@ -37,7 +37,7 @@ pub(super) fn later_checkpoint(logs: &[ChainedLog], newest: Cno) -> Option<Chain
 /// The logs beyond a gap in the chain, if one of them says that a log in the gap was durable: it is not the
 /// oldest of those that may not have been. Only summaries are read.
 ///
-/// What is older than the newest checkpoint, `cno`, says nothing: who wrote that knew of the gap.
+/// A log that is older than the newest checkpoint, `cno`, says nothing: its writer knew of the gap.
 pub(super) fn witnesses(store: &Store, gap: &Gap, cno: Cno) -> Option<Beyond> {
     let mut logs = logs_beyond(store, gap);
     let mut numbered = logs.iter().enumerate();
@@ -99,13 +99,14 @@ fn is_strange(store: &Store, log: &ChainedLog) -> bool {
     described(store, log).first().is_some_and(|first| is_damaged(store, first))
 }
 
-/// Where the log goes on most often after segments that a device can lose together, each as a whole.
+/// Returns where the log goes on most often after segments that a device can lose together, each as a whole:
+/// they are shorter than what that may be.
 fn after_lost_segments(geometry: Geometry, gap: &Gap) -> Vec<(BlockNr, Seq)> {
     let segment = geometry.segment_of(gap.at);
-    if geometry.segment_start(segment) != gap.at {
+    let bytes = u64::from(geometry.blocks_per_segment) * geometry.block_size.bytes64();
+    if geometry.segment_start(segment) != gap.at || bytes >= LONGEST_LOST {
         return Vec::new();
     }
-    let bytes = u64::from(geometry.blocks_per_segment) * geometry.block_size.bytes64();
     let lost =
         (1..=LONGEST_LOST / bytes).map(|lost| (SegNum(segment.0 + lost), gap.seq.plus(lost)));
     let lost = lost.filter(|(segment, _)| geometry.has_segment(*segment));
@@ -183,7 +184,7 @@ impl<'a> Search<'a> {
         Self { store, seq, at, end, before: None, passes: false, read: (at, Vec::new()) }
     }
 
-    /// All logs from here to the end of the segment.
+    /// Returns all logs from here to the end of the segment.
     fn logs(mut self) -> Vec<ChainedLog> {
         std::iter::from_fn(|| self.next()).collect()
     }
