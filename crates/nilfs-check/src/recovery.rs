@@ -49,7 +49,7 @@ pub(crate) fn find_newest(
 ) -> Result<Newest, CheckError> {
     let mut reader = LogReader::new(volume, false);
     let winner = &superblocks.winner;
-    let first = Scan::run(volume, &mut reader, winner.last_log(), winner.is_clean())
+    let first = Scan::run(volume, &mut reader, winner.last_log(), superblocks.are_clean())
         .and_then(|scan| scan.with_super_root(volume, &mut reader));
     let mut fallen_back = false;
     let (scan, super_root) = match (first, &superblocks.other) {
@@ -106,7 +106,7 @@ pub(crate) fn find_newest(
     if !fallen_back {
         check_superblocks(volume, &mut reader, superblocks, best.log, findings);
     }
-    let synced = if winner.is_clean() && !fallen_back {
+    let synced = if superblocks.are_clean() && !fallen_back {
         Synced::default()
     } else {
         let mut replay = Replay::after(volume, &mut reader, &scan);
@@ -119,7 +119,7 @@ pub(crate) fn find_newest(
     };
     match winner.raw().s_feature_compat_ro.get() & FEATURE_ROLL_FORWARD != 0 {
         false => check_unannounced(&synced, best.log, findings),
-        true if winner.is_clean() && !fallen_back => {
+        true if superblocks.are_clean() && !fallen_back => {
             check_announced(volume, &mut reader, winner.last_log(), findings);
         }
         true => {}

@@ -17,6 +17,14 @@ pub(crate) struct Superblocks {
     pub(crate) other: Option<Superblock>,
 }
 
+impl Superblocks {
+    /// Whether the volume was closed cleanly. A copy that stands alone does not say so: it may be one that was not
+    /// written since the volume was mounted.
+    pub(crate) fn are_clean(&self) -> bool {
+        self.winner.is_clean() && self.other.is_some()
+    }
+}
+
 /// Reads both copies and takes the one that a mount would take.
 pub(crate) fn choose(
     device: &dyn Device,

@@ -98,7 +98,9 @@ pub(crate) fn find(
     superblocks: &Superblocks,
     verify: Verify,
 ) -> Result<(Superblock, Store, LogScan)> {
-    let first = scan_from(device, &superblocks.best, superblocks.best.is_clean(), verify);
+    // A copy that stands alone may be one that was not written since the volume was mounted.
+    let clean = superblocks.best.is_clean() && superblocks.other.is_some();
+    let first = scan_from(device, &superblocks.best, clean, verify);
     match (first, &superblocks.other) {
         (Ok((store, found)), _) => Ok((superblocks.best, store, found)),
         (Err(error @ Error::Device { .. }), _) | (Err(error), None) => Err(error),

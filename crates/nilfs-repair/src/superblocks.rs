@@ -128,6 +128,11 @@ pub(crate) fn renew(draft: &mut Draft, newest: LogCursor, sound: bool) -> io::Re
         // There may be logs to be rolled forward after it.
         cleared |= STATE_VALID;
     }
+    // A copy that stands alone may be one that was not written since the volume was mounted.
+    let copies = offsets(&*draft.device).filter(|offset| read(&*draft.device, *offset).is_ok());
+    if copies.count() == 1 {
+        cleared |= STATE_VALID;
+    }
     superblock.raw_mut().s_state = U16::new(state & !cleared);
     let same = places(&*draft.device, &superblock).into_iter().all(|offset| {
         read(&*draft.device, offset).is_ok_and(|it| it.encode() == superblock.encode())

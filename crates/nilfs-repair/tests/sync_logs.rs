@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use nilfs_check::{Options, Rule, Severity};
 use nilfs_device::{Device, FaultyDevice, MemoryDevice};
-use nilfs_engine::mkfs::{Parameters, format};
 use nilfs_engine::rescue::Rescue;
-use nilfs_engine::{Filesystem, MountOptions, NewInode, Verify, Volume};
+use nilfs_engine::{NewInode, Verify, Volume};
+use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
 use nilfs_ondisk::summary::SR;
 use nilfs_ondisk::superblock::{FEATURE_ROLL_FORWARD, STATE_VALID};
 use nilfs_ondisk::{BlockNr, Ino};
 use nilfs_repair::{AsRepaired, Observer, Risk, Settings};
-use support::{Content, Image, LogAt, Patient, add, present};
+use support::{Content, Image, LogAt, Patient, add, formatted, mount, present};
 
 /// Where the version is in the head of records, and where the first record has what.
 const VERSION: usize = 4;
@@ -30,16 +30,9 @@ struct Synced {
     files: Vec<Content>,
 }
 
-fn mount(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
-    Filesystem::mount(Arc::clone(device) as Arc<dyn Device>, MountOptions::default()).unwrap()
-}
-
 /// As [`synced`], of new files in a new directory, each of which is written once.
 fn synced_files() -> Synced {
-    let device = Arc::new(MemoryDevice::new(16 << 20));
-    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
-    parameters.blocks_per_segment = 64;
-    format(&*device, &parameters).unwrap();
+    let device = formatted(16 << 20, 4096, 64);
     let fs = mount(&device);
     let new = |mode| NewInode { mode, uid: 0, gid: 0, rdev: Default::default() };
     let before = present(&*fs);
@@ -60,10 +53,7 @@ fn synced_files() -> Synced {
 }
 
 fn synced() -> Synced {
-    let device = Arc::new(MemoryDevice::new(16 << 20));
-    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
-    parameters.blocks_per_segment = 64;
-    format(&*device, &parameters).unwrap();
+    let device = formatted(16 << 20, 4096, 64);
     let fs = mount(&device);
     let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
     let file = fs.create(&fs.root().unwrap().inode, b"file", &new).unwrap().inode;
@@ -208,10 +198,7 @@ fn a_summary_that_is_lost_is_restored_from_the_copy_in_a_later_log() {
 /// A crashed volume with sync logs of which one refers to what was written ahead of it: the newest checkpoint's
 /// log and all later ones but the last, and the files after a mount.
 fn written_ahead() -> (Image, Vec<LogAt>, Content) {
-    let device = Arc::new(MemoryDevice::new(64 << 20));
-    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
-    parameters.blocks_per_segment = 64;
-    format(&*device, &parameters).unwrap();
+    let device = formatted(64 << 20, 4096, 64);
     let fs = mount(&device);
     let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
     let root = fs.root().unwrap().inode;
@@ -354,10 +341,7 @@ fn damaged_content_that_was_written_ahead_is_named_and_stays_known() {
 /// told of the damage any more, and a salvage called the file whole.
 #[test]
 fn a_damaged_block_of_which_a_part_was_synced_stays_known() {
-    let device = Arc::new(MemoryDevice::new(16 << 20));
-    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
-    parameters.blocks_per_segment = 64;
-    format(&*device, &parameters).unwrap();
+    let device = formatted(16 << 20, 4096, 64);
     let fs = mount(&device);
     let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
     let file = fs.create(&fs.root().unwrap().inode, b"file", &new).unwrap().inode;
@@ -510,6 +494,24 @@ fn the_bit_is_taken_off_a_volume_that_was_closed_cleanly() {
     assert!(Patient::new(synced).plan().repairs.is_empty());
 }
 
+/// The write that calls a volume "in use" was lost for one copy of the superblock, and the other one is damaged: what
+/// was fsynced since was neither found nor kept.
+#[test]
+fn a_copy_of_the_superblock_that_stands_alone_does_not_tell_that_the_volume_was_closed() {
+    for lost in 0..2 {
+        let mut synced = synced();
+        set_bit(&mut synced.image, false);
+        synced.image.edit_superblocks(|raw| raw.s_state.set(STATE_VALID));
+        let secondary = secondary_superblock(synced.image.bytes.len() as u64).unwrap();
+        let damaged = [PRIMARY_SUPERBLOCK, secondary][lost] as usize;
+        synced.image.bytes[damaged + 20] ^= 1;
+        let patient = Patient::new(synced.image);
+        assert!(recovered(&patient) == synced.files[2], "before the repair, without copy {lost}");
+        assert_eq!(patient.heal().risk(), Risk::Safe);
+        assert!(recovered(&patient) == synced.files[2], "after the repair, without copy {lost}");
+    }
+}
+
 /// A log of an fsync that the device could not read kept fsck from any repair, and nothing could be mounted
 /// again; salvage knew nothing of it.
 #[test]
@@ -539,10 +541,7 @@ fn a_log_that_cannot_be_read_is_repaired_as_one_that_is_damaged() {
 /// be rolled forward nor be given up: `fsck -y` said that the corrected volume could not be written.
 #[test]
 fn a_checkpoint_without_its_super_root_is_not_restored() {
-    let device = Arc::new(MemoryDevice::new(16 << 20));
-    let mut parameters = Parameters::new([7; 16], 0x1234_5678, 1_700_000_000);
-    parameters.blocks_per_segment = 64;
-    format(&*device, &parameters).unwrap();
+    let device = formatted(16 << 20, 4096, 64);
     let fs = mount(&device);
     let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
     let root = fs.root().unwrap().inode;
