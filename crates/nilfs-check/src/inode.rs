@@ -39,7 +39,7 @@ pub(crate) struct InodeFacts {
 pub(crate) enum Content {
     /// The blocks with names that are not known yet.
     Names(DirectoryChange),
-    /// What a symbolic link leads to, how many bytes that has, and where its inode is that says so.
+    /// The target of a symbolic link, the size that its inode gives (bytes), and where that is.
     Target { leaf: Leaf, size: u64, at: Position },
 }
 

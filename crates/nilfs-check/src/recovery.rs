@@ -508,7 +508,7 @@ struct Replay {
 }
 
 impl Replay {
-    /// What the chain has.
+    /// Finds those that the chain has.
     fn after<'v, 'd>(volume: &'v Volume<'d>, reader: &mut LogReader<'v, 'd>, scan: &Scan) -> Self {
         let Some((first, seq)) = scan.first_after else {
             return Self { links: Vec::new(), passed_over: Vec::new() };

@@ -34,7 +34,7 @@ struct FoundLog {
     at: BlockNr,
     header: LogHeader,
     files: Vec<FileInfo>,
-    /// What its checksum says, if that was asked.
+    /// The fault that its checksum shows, if that was asked.
     fault: Option<LogFault>,
 }
 
@@ -361,7 +361,8 @@ impl Checker<'_, '_> {
         previous
     }
 
-    /// What there is in a part of a segment, given the log before it, without logs that were written elsewhere.
+    /// Returns the logs and gaps of a part of a segment, given the log before it, without logs that were written
+    /// elsewhere.
     fn pieces_at_home(
         &mut self,
         reader: &mut LogReader<'_, '_>,
@@ -404,7 +405,7 @@ impl Checker<'_, '_> {
         !is_elsewhere && reader.has_own_block(*at, header)
     }
 
-    /// What there is in a part of a segment, one after the other, up to a log that ends beyond it.
+    /// Returns the logs and gaps of a part of a segment, up to a log that ends beyond it.
     fn pieces(
         &mut self,
         reader: &mut LogReader<'_, '_>,
