@@ -54,14 +54,9 @@ fn logs_beyond<'v, 'd>(
 ) -> Vec<Link> {
     let geometry = &volume.geometry;
     let mut found = logs_of_segment(volume, reader, gap.block, gap.seq);
-    let mut lost = 0;
-    while found.is_empty() && lost < lost_segments(volume, gap) {
-        lost += 1;
-        let segment = SegNum(geometry.segment_of(gap.block).0 + lost);
-        let start = geometry.segment_start(segment);
-        if geometry.has_block(start) {
-            found = logs_of_segment(volume, reader, start, gap.seq.plus(lost));
-        }
+    let segment = geometry.segment_of(gap.block);
+    if found.is_empty() && geometry.segment_start(segment) == gap.block {
+        found = logs_after_lost(volume, reader, segment, gap.seq);
     }
     if found.is_empty()
         && let Ok(header) = summarized(reader, gap.block, gap.seq)
@@ -71,23 +66,37 @@ fn logs_beyond<'v, 'd>(
     let mut logs = Vec::new();
     while let Some(last) = found.last().copied() {
         logs.append(&mut found);
-        let next = geometry.segment_start(geometry.segment_of(last.header.next));
-        if geometry.has_block(next) {
-            found = logs_of_segment(volume, reader, next, last.header.seq.plus(1));
+        let (next, seq) = (geometry.segment_of(last.header.next), last.header.seq.plus(1));
+        if geometry.has_segment(next) {
+            found = logs_of_segment(volume, reader, geometry.segment_start(next), seq);
+        }
+        if found.is_empty() {
+            found = logs_after_lost(volume, reader, next, seq);
         }
     }
     logs.retain(|log| log.block != gap.block);
     logs
 }
 
-/// How many segments from the one of a gap on a device may lose together, each as a whole: they are shorter than what
-/// that may be.
-fn lost_segments(volume: &Volume<'_>, gap: &Gap) -> u64 {
+/// The logs of the first segment that has any after some that a device loses together, each as a whole, of which
+/// `lost` is the first: they are shorter than what that may be.
+fn logs_after_lost<'v, 'd>(
+    volume: &'v Volume<'d>,
+    reader: &mut LogReader<'v, 'd>,
+    lost: SegNum,
+    seq: Seq,
+) -> Vec<Link> {
     let geometry = &volume.geometry;
-    let segment = geometry.segment_of(gap.block);
-    let (start, end) = (geometry.segment_start(segment), geometry.segment_end(segment));
-    let bytes = (end.0 - start.0) * geometry.block_size.bytes64();
-    if start == gap.block && bytes < LONGEST_LOST { LONGEST_LOST / bytes } else { 0 }
+    let bytes = u64::from(geometry.blocks_per_segment) * geometry.block_size.bytes64();
+    if !geometry.has_segment(lost) || bytes >= LONGEST_LOST {
+        return Vec::new();
+    }
+    let later = (1..=LONGEST_LOST / bytes).map(|nth| (SegNum(lost.0 + nth), seq.plus(nth)));
+    let later = later.filter(|(segment, _)| geometry.has_segment(*segment));
+    let mut logs = later.map(|(segment, seq)| {
+        logs_of_segment(volume, reader, geometry.segment_start(segment), seq)
+    });
+    logs.find(|logs| !logs.is_empty()).unwrap_or_default()
 }
 
 /// The logs of one use of a segment, from a block on.

@@ -4,7 +4,7 @@
 use nilfs_ondisk::crc::{BlockSum, Verdict};
 use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{self, SR};
-use nilfs_ondisk::{BlockNr, Cno, Geometry, SegNum, Seq};
+use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
 
 use super::{Beyond, LogScan};
 use crate::error::Result;
@@ -65,7 +65,6 @@ fn stands(store: &Store, logs: &[ChainedLog], nth: usize) -> bool {
 /// The logs beyond a gap that can be found: in its segment, in the segment that the last of these names as the
 /// next, and so on.
 fn logs_beyond(store: &Store, gap: &Gap) -> Vec<ChainedLog> {
-    let logs_from = |at, seq| Search::from(store, at, seq).logs();
     let mut search = Search { before: gap.after, ..Search::from(store, gap.at, gap.seq) };
     let ahead = gap.after.filter(|log| log.kind == LogKind::Part);
     let mut around = ahead.into_iter().chain(search.here());
@@ -74,10 +73,9 @@ fn logs_beyond(store: &Store, gap: &Gap) -> Vec<ChainedLog> {
         search = Search { passes: true, ..Search::from(store, log.start, gap.seq) };
     }
     let mut found = search.logs();
-    if found.is_empty() {
-        let after = after_lost_segments(store.geometry(), gap).into_iter();
-        let mut after = after.map(|(start, seq)| logs_from(start, seq));
-        found = after.find(|logs| !logs.is_empty()).unwrap_or_default();
+    let segment = store.geometry().segment_of(gap.at);
+    if found.is_empty() && store.geometry().segment_start(segment) == gap.at {
+        found = logs_after_lost(store, segment, gap.seq);
     }
     if found.is_empty() {
         found.extend(strange);
@@ -86,7 +84,11 @@ fn logs_beyond(store: &Store, gap: &Gap) -> Vec<ChainedLog> {
     while let Some(last) = found.last().copied() {
         logs.append(&mut found);
         if let Some(next) = last.next {
-            found = logs_from(store.geometry().segment_start(next), last.header.seq.plus(1));
+            let seq = last.header.seq.plus(1);
+            found = Search::of(store, next, seq).logs();
+            if found.is_empty() {
+                found = logs_after_lost(store, next, seq);
+            }
         }
     }
     logs.retain(|log| log.start != gap.at && strange.is_none_or(|it| it.start != log.start));
@@ -99,18 +101,18 @@ fn is_strange(store: &Store, log: &ChainedLog) -> bool {
     described(store, log).first().is_some_and(|first| is_damaged(store, first))
 }
 
-/// Returns where the log goes on most often after segments that a device can lose together, each as a whole:
-/// they are shorter than what that may be.
-fn after_lost_segments(geometry: Geometry, gap: &Gap) -> Vec<(BlockNr, Seq)> {
-    let segment = geometry.segment_of(gap.at);
+/// Returns the logs of the first segment that has any after some that a device can lose together, each as a whole,
+/// from `lost` on: they are shorter than what that may be. Most often, the log goes on in the order of the device.
+fn logs_after_lost(store: &Store, lost: SegNum, seq: Seq) -> Vec<ChainedLog> {
+    let geometry = store.geometry();
     let bytes = u64::from(geometry.blocks_per_segment) * geometry.block_size.bytes64();
-    if geometry.segment_start(segment) != gap.at || bytes >= LONGEST_LOST {
+    if bytes >= LONGEST_LOST {
         return Vec::new();
     }
-    let lost =
-        (1..=LONGEST_LOST / bytes).map(|lost| (SegNum(segment.0 + lost), gap.seq.plus(lost)));
-    let lost = lost.filter(|(segment, _)| geometry.has_segment(*segment));
-    lost.map(|(segment, seq)| (geometry.segment_start(segment), seq)).collect()
+    let later = (1..=LONGEST_LOST / bytes).map(|nth| (SegNum(lost.0 + nth), seq.plus(nth)));
+    let later = later.filter(|(segment, _)| geometry.has_segment(*segment));
+    let mut logs = later.map(|(segment, seq)| Search::of(store, segment, seq).logs());
+    logs.find(|logs| !logs.is_empty()).unwrap_or_default()
 }
 
 /// The log of a use of a segment in a block, if its summary is right, whatever the rest is. What cannot be read
@@ -178,6 +180,11 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
+    /// A search in all of a segment.
+    fn of(store: &'a Store, segment: SegNum, seq: Seq) -> Self {
+        Self::from(store, store.geometry().segment_start(segment), seq)
+    }
+
     fn from(store: &'a Store, at: BlockNr, seq: Seq) -> Self {
         let geometry = store.geometry();
         let end = geometry.segment_end(geometry.segment_of(at));
