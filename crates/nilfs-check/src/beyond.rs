@@ -24,15 +24,25 @@ const LONGEST_LOST: u64 = 512 << 10;
 /// Bytes of a log at the end of the chain that a mount reads to see whether it was torn.
 const LONGEST_TORN: u64 = 1 << 20;
 
+/// The end of a segment, to which nothing was written. A mount takes what a device has lost for one piece, so it
+/// looks at less of the next segment.
+#[derive(Default)]
+pub(crate) struct Blank {
+    seq: Seq,
+    bytes: u64,
+}
+
 /// The logs beyond a gap, as far as they are known to be whole, if one of them says that a log in the gap was
-/// durable. `newest` is the newest checkpoint: what is older than that does not know of the gap.
+/// durable. `newest` is the newest checkpoint: what is older than that does not know of the gap. `blank` goes from
+/// gap to gap, in the order of the chain.
 pub(crate) fn witnesses<'v, 'd>(
     volume: &'v Volume<'d>,
     reader: &mut LogReader<'v, 'd>,
     gap: &Gap,
     newest: Cno,
+    blank: &mut Blank,
 ) -> Option<Vec<Link>> {
-    let mut logs = logs_beyond(volume, reader, gap);
+    let mut logs = logs_beyond(volume, reader, gap, blank);
     let mut numbered = logs.iter().enumerate();
     if !numbered.any(|(nth, log)| vouches_for_all_before(volume, reader, log, nth, newest)) {
         return None;
@@ -51,11 +61,16 @@ fn logs_beyond<'v, 'd>(
     volume: &'v Volume<'d>,
     reader: &mut LogReader<'v, 'd>,
     gap: &Gap,
+    blank: &mut Blank,
 ) -> Vec<Link> {
     let geometry = &volume.geometry;
-    let mut found = logs_of_segment(volume, reader, gap.block, gap.seq);
     let segment = geometry.segment_of(gap.block);
-    if found.is_empty() && geometry.segment_start(segment) == gap.block {
+    let is_at_start = geometry.segment_start(segment) == gap.block;
+    if !is_at_start || gap.seq != blank.seq.plus(1) {
+        *blank = Blank::default();
+    }
+    let mut found = logs_of_segment(volume, reader, gap.block, gap.seq, blank);
+    if found.is_empty() && is_at_start {
         found = logs_after_lost(volume, reader, segment, gap.seq);
     }
     if found.is_empty()
@@ -68,7 +83,7 @@ fn logs_beyond<'v, 'd>(
         logs.append(&mut found);
         let (next, seq) = (geometry.segment_of(last.header.next), last.header.seq.plus(1));
         if geometry.has_segment(next) {
-            found = logs_of_segment(volume, reader, geometry.segment_start(next), seq);
+            found = logs_of_segment(volume, reader, geometry.segment_start(next), seq, blank);
         }
         if found.is_empty() {
             found = logs_after_lost(volume, reader, next, seq);
@@ -94,21 +109,24 @@ fn logs_after_lost<'v, 'd>(
     let later = (1..=LONGEST_LOST / bytes).map(|nth| (SegNum(lost.0 + nth), seq.plus(nth)));
     let later = later.filter(|(segment, _)| geometry.has_segment(*segment));
     let mut logs = later.map(|(segment, seq)| {
-        logs_of_segment(volume, reader, geometry.segment_start(segment), seq)
+        let start = geometry.segment_start(segment);
+        logs_of_segment(volume, reader, start, seq, &mut Blank::default())
     });
     logs.find(|logs| !logs.is_empty()).unwrap_or_default()
 }
 
-/// The logs of one use of a segment, from a block on.
+/// The logs of one use of a segment, from a block on. `blank` is the end of the segment before, and then of this one.
 fn logs_of_segment<'v, 'd>(
     volume: &'v Volume<'d>,
     reader: &mut LogReader<'v, 'd>,
     from: BlockNr,
     seq: Seq,
+    blank: &mut Blank,
 ) -> Vec<Link> {
     let end = volume.geometry.segment_end(volume.geometry.segment_of(from));
     let mut logs = Vec::new();
     let mut at = from;
+    let before = std::mem::replace(blank, Blank { seq, bytes: 0 }).bytes;
     while at < end {
         if let Ok(header) = summarized(reader, at, seq)
             && !(at == from && is_strange(volume, reader, at, &header))
@@ -119,7 +137,9 @@ fn logs_of_segment<'v, 'd>(
             continue;
         }
         let near = near_after(reader, logs.last());
-        if is_unwritten(volume, reader, at, near) {
+        let before = if at == from { before } else { 0 };
+        if is_unwritten(volume, reader, at, near, before) {
+            blank.bytes = before + (end.0 - at.0) * volume.block_size().bytes64();
             break;
         }
         let Some(next) = next_log(reader, at.plus(1)..end, seq) else { break };
@@ -213,18 +233,21 @@ fn near_after(reader: &mut LogReader<'_, '_>, log: Option<&Link>) -> u64 {
     }
 }
 
-/// Whether nothing lies in a block, nor anywhere after that in its segment where a mount looks.
+/// Whether nothing lies in a block, nor anywhere after that in its segment where a mount looks. So many bytes before
+/// it are blank.
 fn is_unwritten<'v, 'd>(
     volume: &'v Volume<'d>,
     reader: &mut LogReader<'v, 'd>,
     from: BlockNr,
     near: u64,
+    blank: u64,
 ) -> bool {
     let (geometry, size) = (&volume.geometry, volume.geometry.block_size.bytes64());
     let end = geometry.segment_end(geometry.segment_of(from));
     let near = (0..near).step_by(size as usize);
     let distant = (NEAR..NEAR + LONGEST_LOST).step_by(APART as usize);
-    let blocks = near.chain(distant).map(|bytes| BlockNr(from.0 + bytes / size));
+    let later = near.chain(distant).filter(|bytes| *bytes > blank).map(|bytes| bytes - blank);
+    let blocks = std::iter::once(0).chain(later).map(|bytes| from.plus(bytes / size));
     let mut blocks = blocks.take_while(|at| *at < end);
     blocks.all(|at| reader.block(at).is_ok_and(|block| block.iter().all(|byte| *byte == 0)))
 }

@@ -12,7 +12,7 @@ use nilfs_ondisk::superblock::{FEATURE_ROLL_FORWARD, LogCursor};
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, Seq};
 
 use crate::CheckError;
-use crate::beyond;
+use crate::beyond::{self, Blank};
 use crate::correction::Correction;
 use crate::log::{LogFault, LogReader};
 use crate::report::{Findings, Location, Rule, counted};
@@ -296,8 +296,10 @@ impl Scan {
         volume: &'v Volume<'d>,
         reader: &mut LogReader<'v, 'd>,
     ) -> Option<(usize, LogCursor)> {
+        let mut blank = Blank::default();
         self.gaps.iter().enumerate().find_map(|(nth, gap)| {
-            let logs = beyond::witnesses(volume, reader, gap, self.best.header.cno)?;
+            let newest = self.best.header.cno;
+            let logs = beyond::witnesses(volume, reader, gap, newest, &mut blank)?;
             let later = logs.iter().find(|link| {
                 link.header.cno > self.best.header.cno
                     && super_root_of(volume, reader, link.block, &link.header).is_ok()
@@ -639,6 +641,7 @@ fn check_gaps<'v, 'd>(
     replay: &mut Replay,
     findings: &mut Findings,
 ) -> bool {
+    let mut blank = Blank::default();
     for gap in &scan.gaps {
         if beyond::lacks_a_bit(volume, reader, gap) {
             findings.error(Rule::RollForward, Location::VOLUME.log(gap.block), || {
@@ -647,7 +650,7 @@ fn check_gaps<'v, 'd>(
             return true;
         }
         let (place, fault) = (Location::VOLUME.log(gap.block), &gap.fault);
-        let later = beyond::witnesses(volume, reader, gap, scan.best.header.cno);
+        let later = beyond::witnesses(volume, reader, gap, scan.best.header.cno, &mut blank);
         let can_be_read = !matches!(fault, LogFault::Io(_));
         if let Some(later) = &later
             && (replay.comes_by(reader, later)

@@ -62,8 +62,7 @@ impl LogScan {
             let last = beyond.logs.iter().rfind(|log| log.kind != LogKind::Part);
             !last.is_some_and(in_chain)
         };
-        let mut damage = self.gaps.iter().filter_map(|gap| beyond::witnesses(store, gap, self.cno));
-        damage.find(is_missed)
+        beyond::witnesses(store, &self.gaps, self.cno).find(is_missed)
     }
 
     /// Goes on with logs beyond a gap, if no sync log is missing there, but only what was written ahead: their

@@ -449,31 +449,60 @@ fn zeros_from_the_middle_of_a_log_on_hide_no_later_ones() {
 /// was ever written, if what comes after them is short.
 #[test]
 fn zeros_over_many_logs_hide_none_of_the_later_ones() {
+    let (device, logs) = synced_one_by_one(2048, 40);
+    for lost in 4..logs.len() - 7 {
+        if !zeros_are_noticed(&device, &logs[0], &logs[lost]) {
+            break;
+        }
+    }
+}
+
+/// The rest of a segment that is blank, and the beginning of the next one, are what a device has lost in one piece.
+#[test]
+fn zeros_over_the_end_of_a_segment_hide_no_later_logs() {
+    let (device, logs) = synced_one_by_one(512, 60);
+    let goes_over = |pair: &[Log]| pair[0].header.seq != pair[1].header.seq;
+    let border = 1 + logs.windows(2).position(goes_over).unwrap();
+    for first in [border - 1, border - 5, border - 10] {
+        for lost in [border + 1, border + 3, border + 8] {
+            assert!(zeros_are_noticed(&device, &logs[first], &logs[lost]));
+        }
+    }
+}
+
+/// Returns a volume with segments of so many blocks, and the logs of so many fsyncs that come after its newest checkpoint.
+fn synced_one_by_one(blocks_per_segment: u32, fsyncs: usize) -> (Arc<MemoryDevice>, Vec<Log>) {
     let device = Arc::new(MemoryDevice::new(64 << 20));
-    let shape = Parameters { blocks_per_segment: 2048, ..parameters(BLOCK as u64) };
+    let shape = Parameters { blocks_per_segment, ..parameters(BLOCK as u64) };
     format(&*device, &shape).unwrap();
     let fs = mount(&device);
     let file = make(&fs, &fs.root().unwrap().inode, "file");
     fs.sync().unwrap();
-    let newest = open(&device).last_log().block;
-    for nth in 0..40 {
+    for nth in 0..fsyncs {
         fs.write(&file, 0, &pattern(nth, 100)).unwrap();
         fs.sync_file(&file).unwrap();
     }
-    let logs: Vec<_> = logs(&device).into_iter().filter(|log| log.start > newest).collect();
-    for lost in 4..logs.len() - 7 {
-        let bytes = (logs[lost].start.0 - logs[0].start.0) * BLOCK as u64;
-        if bytes > 512 << 10 {
-            break;
-        }
-        let damaged = copy_of(&device);
-        let zeros = vec![0; bytes as usize];
-        damaged.write_at(logs[0].start.0 * BLOCK as u64, &[IoSlice::new(&zeros)]).unwrap();
-        let report = nilfs_check::check(&*damaged, &Default::default()).unwrap();
-        assert!(!report.is_consistent(), "without {lost} logs: {report}");
-        let refused = Filesystem::mount(damaged, MountOptions::default()).map(drop);
-        assert!(matches!(refused, Err(Error::RollForward(_))), "without {lost} logs: {refused:?}");
+    let mut logs = logs(&device);
+    let newest = logs.iter().rposition(|log| log.header.has(SR)).unwrap();
+    let synced = logs.split_off(newest + 1);
+    (device, synced)
+}
+
+/// Makes zeros of some logs of a volume in a copy, and fails unless check and mount notice that. Returns whether the
+/// zeros are as few as a device may lose together.
+fn zeros_are_noticed(device: &MemoryDevice, first: &Log, end: &Log) -> bool {
+    let zeros = vec![0; (end.start.0 - first.start.0) as usize * BLOCK];
+    if zeros.len() > 512 << 10 {
+        return false;
     }
+    let lost = format!("blocks {} to {}", first.start, end.start);
+    let damaged = copy_of(device);
+    damaged.write_at(first.start.0 * BLOCK as u64, &[IoSlice::new(&zeros)]).unwrap();
+    let report = nilfs_check::check(&*damaged, &Default::default()).unwrap();
+    assert!(!report.is_consistent(), "without {lost}: {report}");
+    let refused = Filesystem::mount(damaged, MountOptions::default()).map(drop);
+    assert!(matches!(refused, Err(Error::RollForward(_))), "without {lost}: {refused:?}");
+    true
 }
 
 /// A summary that was written to the wrong place says that its log reaches beyond what is there. A mount looked for

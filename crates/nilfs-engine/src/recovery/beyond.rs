@@ -34,12 +34,39 @@ pub(super) fn later_checkpoint(logs: &[ChainedLog], newest: Cno) -> Option<Chain
     logs.iter().find(|log| log.is_checkpoint() && log.header.cno > newest).copied()
 }
 
+/// Blocks up to the end of a segment to which nothing was written.
+#[derive(Default)]
+struct Blank {
+    /// The sequence number of that segment.
+    seq: Seq,
+    bytes: u64,
+}
+
+impl Blank {
+    /// Bytes of it that lie before a gap in the order of the log: the gap is at the start of the next segment.
+    fn before(&self, gap: &Gap) -> u64 {
+        let is_next = gap.after.is_none() && gap.seq == self.seq.plus(1);
+        if is_next { self.bytes } else { 0 }
+    }
+}
+
+/// The logs beyond each gap in the chain where one of them says that a log in the gap was durable. The gaps are in
+/// the order of the chain.
+pub(super) fn witnesses<'a>(
+    store: &'a Store,
+    gaps: &'a [Gap],
+    cno: Cno,
+) -> impl Iterator<Item = Beyond> {
+    let mut blank = Blank::default();
+    gaps.iter().filter_map(move |gap| witnesses_at(store, gap, cno, &mut blank))
+}
+
 /// The logs beyond a gap in the chain, if one of them says that a log in the gap was durable: it is not the
 /// oldest of those that may not have been. Only summaries are read.
 ///
 /// A log that is older than the newest checkpoint, `cno`, says nothing: its writer knew of the gap.
-pub(super) fn witnesses(store: &Store, gap: &Gap, cno: Cno) -> Option<Beyond> {
-    let mut logs = logs_beyond(store, gap);
+fn witnesses_at(store: &Store, gap: &Gap, cno: Cno, blank: &mut Blank) -> Option<Beyond> {
+    let mut logs = logs_beyond(store, gap, blank);
     let mut numbered = logs.iter().enumerate();
     let (_, vouching) =
         numbered.find(|(nth, log)| vouches_for_all_before(store, log, *nth, cno))?;
@@ -63,16 +90,17 @@ fn stands(store: &Store, logs: &[ChainedLog], nth: usize) -> bool {
 }
 
 /// The logs beyond a gap that can be found: in its segment, in the segment that the last of these names as the
-/// next, and so on.
-fn logs_beyond(store: &Store, gap: &Gap) -> Vec<ChainedLog> {
-    let mut search = Search { before: gap.after, ..Search::from(store, gap.at, gap.seq) };
+/// next, and so on. `blank` is what was found at the end of a segment before, and is now.
+fn logs_beyond(store: &Store, gap: &Gap, blank: &mut Blank) -> Vec<ChainedLog> {
+    let begun = Search::from(store, gap.at, gap.seq);
+    let mut search = Search { before: gap.after, blank: blank.before(gap), ..begun };
     let ahead = gap.after.filter(|log| log.kind == LogKind::Part);
     let mut around = ahead.into_iter().chain(search.here());
     let strange = around.find(|log| is_strange(store, log));
     if let Some(log) = &strange {
         search = Search { passes: true, ..Search::from(store, log.start, gap.seq) };
     }
-    let mut found = search.logs();
+    let mut found = search.logs(blank);
     let segment = store.geometry().segment_of(gap.at);
     if found.is_empty() && store.geometry().segment_start(segment) == gap.at {
         found = logs_after_lost(store, segment, gap.seq);
@@ -85,7 +113,8 @@ fn logs_beyond(store: &Store, gap: &Gap) -> Vec<ChainedLog> {
         logs.append(&mut found);
         if let Some(next) = last.next {
             let seq = last.header.seq.plus(1);
-            found = Search::of(store, next, seq).logs();
+            let search = Search { blank: blank.bytes, ..Search::of(store, next, seq) };
+            found = search.logs(blank);
             if found.is_empty() {
                 found = logs_after_lost(store, next, seq);
             }
@@ -111,7 +140,8 @@ fn logs_after_lost(store: &Store, lost: SegNum, seq: Seq) -> Vec<ChainedLog> {
     }
     let later = (1..=LONGEST_LOST / bytes).map(|nth| (SegNum(lost.0 + nth), seq.plus(nth)));
     let later = later.filter(|(segment, _)| geometry.has_segment(*segment));
-    let mut logs = later.map(|(segment, seq)| Search::of(store, segment, seq).logs());
+    let logs_of = |(segment, seq)| Search::of(store, segment, seq).logs(&mut Blank::default());
+    let mut logs = later.map(logs_of);
     logs.find(|logs| !logs.is_empty()).unwrap_or_default()
 }
 
@@ -173,6 +203,8 @@ struct Search<'a> {
     end: BlockNr,
     /// The log that ends here.
     before: Option<ChainedLog>,
+    /// Bytes before here, at the end of the segment before, to which nothing was written.
+    blank: u64,
     /// Whether the log here is passed over, as far as it seems to reach.
     passes: bool,
     /// Blocks that have been read ahead, and the first of them.
@@ -188,12 +220,15 @@ impl<'a> Search<'a> {
     fn from(store: &'a Store, at: BlockNr, seq: Seq) -> Self {
         let geometry = store.geometry();
         let end = geometry.segment_end(geometry.segment_of(at));
-        Self { store, seq, at, end, before: None, passes: false, read: (at, Vec::new()) }
+        let read = (at, Vec::new());
+        Self { store, seq, at, end, before: None, blank: 0, passes: false, read }
     }
 
-    /// Returns all logs from here to the end of the segment.
-    fn logs(mut self) -> Vec<ChainedLog> {
-        std::iter::from_fn(|| self.next()).collect()
+    /// Returns all logs from here to the end of the segment, and says how much is blank after them.
+    fn logs(mut self, blank: &mut Blank) -> Vec<ChainedLog> {
+        let logs = std::iter::from_fn(|| self.next()).collect();
+        *blank = Blank { seq: self.seq, bytes: self.blank };
+        logs
     }
 
     /// The next log: here or, unless nothing was written there, anywhere after this.
@@ -204,13 +239,13 @@ impl<'a> Search<'a> {
         let is_passed = std::mem::take(&mut self.passes);
         let log = self.here().filter(|_| !is_passed);
         let log = log.or_else(|| if self.is_unwritten() { None } else { self.find() })?;
-        (self.at, self.before) = (log.end(), Some(log));
+        (self.at, self.before, self.blank) = (log.end(), Some(log), 0);
         Some(log)
     }
 
     /// The log here.
     fn here(&mut self) -> Option<ChainedLog> {
-        self.log(self.at, NEAR)
+        self.log(self.at, NEAR.saturating_sub(self.blank))
     }
 
     /// The first log after the block here.
@@ -226,18 +261,24 @@ impl<'a> Search<'a> {
     }
 
     /// Whether nothing lies here, nor after that where it looks, as far as a device may lose: not in all blocks,
-    /// because a mount after a crash should not have to read so much of a segment that is empty.
+    /// because a mount after a crash should not have to read so much of a segment that is empty. What a device
+    /// has lost may begin in the segment before.
     fn is_unwritten(&mut self) -> bool {
         let size = self.store.block_size().bytes64();
-        let (at, end) = (self.at, self.end);
-        let near = at.plus(self.near() / size).min(end);
+        let (at, end, blank, near) = (self.at, self.end, self.blank, self.near());
         let distant = (NEAR..LONGEST_LOST + NEAR).step_by(APART as usize);
-        let distant = distant.map(|bytes| at.0 + bytes / size).skip_while(|at| *at < near.0);
-        let mut blocks = (at.0..near.0).chain(distant).map(BlockNr).take_while(|at| *at < end);
-        blocks.all(|at| {
-            let ahead = if at < near { NEAR } else { size };
+        let distant = distant.skip_while(|bytes| *bytes < near);
+        let lost = (0..near).step_by(size as usize).chain(distant);
+        let lost = lost
+            .filter(|bytes| *bytes > blank)
+            .map(|bytes| (at.plus((bytes - blank) / size), bytes));
+        let looked_at = std::iter::once((at, blank)).chain(lost).take_while(|(at, _)| *at < end);
+        let is_unwritten = { looked_at }.all(|(at, bytes)| {
+            let ahead = near.saturating_sub(bytes).min(NEAR);
             self.block(at, ahead).is_some_and(is_zero)
-        })
+        });
+        self.blank = if is_unwritten { blank + (end.0 - at.0) * size } else { 0 };
+        is_unwritten
     }
 
     /// Bytes from here on that are all read to see whether anything was written there. Where the log before ends
@@ -254,7 +295,7 @@ impl<'a> Search<'a> {
         let is_read = at >= self.read.0 && place(self.read.0) < self.read.1.len();
         if !is_read {
             let left = (self.end.0 - at.0).saturating_mul(size as u64);
-            let mut piece = vec![0; left.min(ahead) as usize];
+            let mut piece = vec![0; left.min(ahead.max(size as u64)) as usize];
             if self.store.read_run(at, &mut piece).is_err() {
                 piece.truncate(size);
                 self.store.read_run(at, &mut piece).ok()?;
