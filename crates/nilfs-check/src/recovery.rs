@@ -730,7 +730,17 @@ fn roll_forward<'v, 'd>(
             open = Some(Begun { data_sync: header.has(SYNDT), logs: Vec::new() });
         }
         let in_data_sync = open.as_ref().is_some_and(|open| open.data_sync);
-        if header.has(SR) || in_data_sync && !header.has(SYNDT) {
+        if header.has(SR) {
+            let error = findings.error(Rule::RollForward, place, || {
+                format!(
+                    "it completes checkpoint {}, but its super root is damaged, so a mount would fail",
+                    header.cno
+                )
+            });
+            error.corrected_by(given_up(place));
+            break;
+        }
+        if in_data_sync && !header.has(SYNDT) {
             let error = findings.error(Rule::RollForward, place, || {
                 "this log stands between logs of fsyncs, so a mount would fail".into()
             });

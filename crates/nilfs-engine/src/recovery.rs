@@ -510,7 +510,13 @@ impl<'a> Gathering<'a> {
     fn add(&mut self, log: &ChainedLog) -> Result<()> {
         let header = log.header;
         let in_data_sync = self.begun.as_ref().is_some_and(|begun| begun.data_sync);
-        if header.has(SR) || in_data_sync && !header.has(SYNDT) {
+        if header.has(SR) {
+            return Err(Error::Inconsistent(format!(
+                "the log in block {} completes checkpoint {}, but its super root is damaged",
+                log.start, header.cno
+            )));
+        }
+        if in_data_sync && !header.has(SYNDT) {
             return Err(Error::Inconsistent(format!(
                 "the log in block {} interrupts a data-sync log",
                 log.start

@@ -27,8 +27,13 @@ impl<'d> Dat<'d> {
     ) -> Option<Self> {
         let super_root = SuperRoot::parse(&read(device, &geometry, super_root)?, &geometry, seed);
         let root = Root::parse(&super_root.ok()?.dat.i_bmap).ok()?;
+        Some(Self::new(device, geometry, root))
+    }
+
+    /// The DAT with this block map.
+    pub(crate) fn new(device: &'d dyn Device, geometry: Geometry, root: Root) -> Self {
         let layout = Palloc::new(geometry.block_size, geometry.dat_entry_size);
-        Some(Self { device, geometry, layout, root, blocks: HashMap::new() })
+        Self { device, geometry, layout, root, blocks: HashMap::new() }
     }
 
     /// The entry of a virtual block, whether or not it is in use.

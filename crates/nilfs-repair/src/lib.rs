@@ -32,6 +32,7 @@ mod evidence;
 mod file_type;
 mod left;
 mod logged;
+mod lost_super_roots;
 mod misled;
 mod names;
 mod paths;

@@ -122,7 +122,12 @@ impl LoggedBlocks {
 }
 
 /// Calls `visit` with every block that a log describes, and its file.
-fn blocks_of(scan: &Scan, device: &dyn Device, log: &FoundLog, visit: &mut dyn FnMut(Ino, Logged)) {
+pub(crate) fn blocks_of(
+    scan: &Scan,
+    device: &dyn Device,
+    log: &FoundLog,
+    visit: &mut dyn FnMut(Ino, Logged),
+) {
     let Some(items) = scan.items_of(device, log) else { return };
     let mut block = log.start.plus(log.header.summary_blocks(scan.geometry.block_size));
     for file in &items.files {

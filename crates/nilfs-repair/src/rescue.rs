@@ -18,7 +18,9 @@ use nilfs_ondisk::{BlockNr, Cno, Geometry, Ino, Seq};
 use zerocopy::little_endian::{U16, U64};
 
 use crate::draft::Draft;
-use crate::{Concerned, Loss, Repair, RepairError, Risk, rewrite, superblocks, wrong_bits};
+use crate::{
+    Concerned, Loss, Repair, RepairError, Risk, lost_super_roots, rewrite, superblocks, wrong_bits,
+};
 
 /// Super roots that are tried, from the newest on.
 const MOST_TRIED: usize = 256;
@@ -39,14 +41,19 @@ pub(crate) fn usable(
     mut draft: Draft,
     found: &Result<Report, CheckError>,
 ) -> Result<Draft, RepairError> {
-    let corrected;
-    let found = match wrong_bits::correct(&mut draft, found)? {
-        true => {
-            corrected = draft.check();
-            &corrected
-        }
-        false => found,
-    };
+    let mut corrected;
+    let mut found = found;
+    if wrong_bits::correct(&mut draft, found)? {
+        corrected = draft.check();
+        found = &corrected;
+    }
+    if may_lack_super_roots(found)
+        && let Ok(scan) = draft.observer.scan(&*draft.device)
+        && lost_super_roots::put_together(&mut draft, &scan)?
+    {
+        corrected = draft.check();
+        found = &corrected;
+    }
     match found {
         Ok(report) => {
             if let Some(lost) = lost_cursor(report) {
@@ -63,6 +70,15 @@ pub(crate) fn usable(
             }
         }
         Err(error) => newest_usable(&draft, &error.to_string()),
+    }
+}
+
+/// Whether a log that should have a super root may have none that can be read.
+fn may_lack_super_roots(found: &Result<Report, CheckError>) -> bool {
+    let of_chain = [Rule::SuperRoot, Rule::LogChain, Rule::RollForward];
+    match found {
+        Ok(report) => report.errors().any(|it| of_chain.contains(&it.rule)),
+        Err(_) => true,
     }
 }
 

@@ -132,9 +132,9 @@ const CASES: &[Case] = &[
     Case {
         name: "an I/O error inside the last log",
         named: Named::By(Rule::SuperRoot),
-        mended: Mended::Fsck(Risk::Loses),
+        mended: Mended::Fsck(Risk::Safe),
         damage: |block_size| {
-            let mut damaged = Damaged::linux_but_for_the_last(block_size, |_| {});
+            let mut damaged = Damaged::linux(block_size, |_| {}).newest_is_unsalvageable();
             damaged.unreadable.push(damaged.image.super_root().block);
             damaged
         },

@@ -1,0 +1,270 @@
+//! Super roots that are lost, put together from the one before each. A checkpoint changes three things in it: the
+//! block maps of the DAT, the cpfile and the sufile, how many blocks these have, and a time. The summaries tell the
+//! blocks that were written of these files, and a checksum of the log whether the result is what was written.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use nilfs_device::{Device, IoSlice};
+use nilfs_engine::scan::{FoundLog, Scan};
+use nilfs_ondisk::bmap::{
+    DIRECT_POINTERS, Entry, LEVEL_MAX, Node, ROOT_MAX_CHILDREN, ROOT_SIZE, Root,
+};
+use nilfs_ondisk::crc::Verdict;
+use nilfs_ondisk::inode::RawInode;
+use nilfs_ondisk::summary::{BlockInfo, SR};
+use nilfs_ondisk::super_root::SuperRoot;
+use nilfs_ondisk::{BlockNr, Ino, VBlockNr};
+use zerocopy::little_endian::U64;
+
+use crate::dat::{Dat, read};
+use crate::draft::{Draft, is_whole};
+use crate::logged::blocks_of;
+use crate::{Concerned, Repair, Risk};
+
+/// Puts those super roots of a draft together that come after the newest one which can be read. Returns whether
+/// there were any.
+///
+/// # Errors
+/// What is corrected cannot be kept.
+pub(crate) fn put_together(draft: &mut Draft, scan: &Scan) -> io::Result<bool> {
+    let Some(newest) = scan.super_roots.first() else { return Ok(false) };
+    let written = |log: &FoundLog| (log.header.seq, log.start);
+    let newest_at = (newest.header.seq, newest.cursor.block);
+    let mut later: Vec<_> = scan.logs.iter().filter(|log| written(log) > newest_at).collect();
+    later.sort_by_key(|log| written(log));
+    let (mut before, mut since) = (newest.super_root, Vec::new());
+    let mut found = Vec::new();
+    for log in later {
+        since.push(log);
+        if !log.header.has(SR) {
+            continue;
+        }
+        let later = Later { device: &*draft.device, scan, before, since: &since };
+        if let Some((root, block)) = later.found() {
+            found.push((*log, block));
+            (before, since) = (root, Vec::new());
+        }
+    }
+    found.iter().try_for_each(|(log, block)| put(draft, scan, log, block))?;
+    Ok(!found.is_empty())
+}
+
+/// Writes the super root of a log into a draft.
+fn put(draft: &mut Draft, scan: &Scan, log: &FoundLog, block: &[u8]) -> io::Result<()> {
+    let (at, cno) = (last_of(log), log.header.cno);
+    draft.device.write_at(at.0 * block.len() as u64, &[IoSlice::new(block)])?;
+    draft.segments.insert(scan.geometry.segment_of(at));
+    draft.repairs.push(Repair {
+        fault: format!(
+            "the super root in block {at}, of checkpoint {cno}, is not what was written"
+        ),
+        action:
+            "put it together from the one before and what the logs say; the checksum of the log \
+                 tells that it is right"
+                .to_owned(),
+        risk: Risk::Safe,
+        concerned: Concerned::none(),
+    });
+    Ok(())
+}
+
+/// The block of the super root of a log.
+fn last_of(log: &FoundLog) -> BlockNr {
+    BlockNr(log.end().0 - 1)
+}
+
+/// A block of a file that was written after a super root.
+struct Change {
+    /// 0 is data.
+    level: u8,
+    /// Its place in the file, or that of the first block below it.
+    key: u64,
+    pointer: u64,
+}
+
+/// A super root that is to be found from another.
+struct Later<'a> {
+    device: &'a dyn Device,
+    scan: &'a Scan,
+    before: SuperRoot,
+    /// The logs since then. The last one has the super root.
+    since: &'a [&'a FoundLog],
+}
+
+impl Later<'_> {
+    /// The super root and its block.
+    fn found(&self) -> Option<(SuperRoot, Vec<u8>)> {
+        let log = *self.since.last()?;
+        let (old, new) = (&self.before, self.with_its_maps()?);
+        for nongc_ctime in [log.header.create, old.nongc_ctime] {
+            for durable_before in [false, true] {
+                let root = SuperRoot { nongc_ctime, durable_before, ..new };
+                let mut block = vec![0; self.scan.geometry.block_size.bytes()];
+                root.encode(&mut block, &self.scan.geometry, self.scan.crc_seed);
+                if self.is_right(log, &block) {
+                    return Some((root, block));
+                }
+            }
+        }
+        None
+    }
+
+    /// The super root before, with the maps and counts of blocks as they became.
+    fn with_its_maps(&self) -> Option<SuperRoot> {
+        let old = &self.before;
+        let (old_dat, new_dat) = self.maps(&old.dat, Ino::DAT)?;
+        let counts = (self.count(&old_dat, None)?, self.count(&new_dat, None)?);
+        let dat = self.changed(&old.dat, &new_dat, counts);
+        let mut dats = (self.dat(old_dat), self.dat(new_dat));
+        let mut of_virtual = |inode: &RawInode, ino| {
+            let (before, after) = self.maps(inode, ino)?;
+            let before_count = self.count(&before, Some(&mut dats.0))?;
+            let counts = (before_count, self.count(&after, Some(&mut dats.1))?);
+            Some(self.changed(inode, &after, counts))
+        };
+        let cpfile = of_virtual(&old.cpfile, Ino::CPFILE)?;
+        let sufile = of_virtual(&old.sufile, Ino::SUFILE)?;
+        Some(SuperRoot { dat, cpfile, sufile, ..*old })
+    }
+
+    fn dat(&self, root: Root) -> Dat<'_> {
+        Dat::new(self.device, self.scan.geometry, root)
+    }
+
+    /// The root of a map as it was and as it became.
+    fn maps(&self, inode: &RawInode, ino: Ino) -> Option<(Root, Root)> {
+        let before = Root::parse(&inode.i_bmap).ok()?;
+        let after = root_after(&before, &self.changes(ino)?)?;
+        Some((before, after))
+    }
+
+    /// An inode with another map.
+    fn changed(&self, inode: &RawInode, map: &Root, (before, after): (u64, u64)) -> RawInode {
+        let sectors = self.scan.geometry.block_size.sectors();
+        // mkfs.nilfs2 counted blocks, so that the number is no multiple.
+        let blocks = inode.i_blocks.get().wrapping_sub(before.wrapping_mul(sectors));
+        let i_blocks = U64::new(blocks.wrapping_add(after.wrapping_mul(sectors)));
+        RawInode { i_bmap: encoded(map, &inode.i_bmap), i_blocks, ..*inode }
+    }
+
+    /// What was written of a file, in this order.
+    fn changes(&self, ino: Ino) -> Option<Vec<Change>> {
+        let mut found = Vec::new();
+        for log in self.since {
+            blocks_of(self.scan, self.device, log, &mut |of, logged| {
+                if of == ino {
+                    found.push((logged.block, logged.info));
+                }
+            });
+        }
+        found.into_iter().map(|(block, info)| self.change(block, info)).collect()
+    }
+
+    fn change(&self, block: BlockNr, info: BlockInfo) -> Option<Change> {
+        Some(match info {
+            BlockInfo::Data { vblocknr, offset } => {
+                Change { level: 0, key: offset.0, pointer: vblocknr.0 }
+            }
+            BlockInfo::DatData { offset } => Change { level: 0, key: offset.0, pointer: block.0 },
+            BlockInfo::DatNode { key, level } => Change { level, key, pointer: block.0 },
+            BlockInfo::Node { vblocknr } => {
+                let bytes = read(self.device, &self.scan.geometry, block)?;
+                let level = bytes[1];
+                let key = Node::parse(&bytes, level).ok()?.key(0);
+                Change { level, key, pointer: vblocknr.0 }
+            }
+        })
+    }
+
+    /// Counts the blocks of a map, with its nodes. Without a DAT, it is that of the DAT itself.
+    fn count(&self, root: &Root, mut dat: Option<&mut Dat<'_>>) -> Option<u64> {
+        let (mut level, mut pointers) = match root {
+            Root::Direct(pointers) => (0, pointers.iter().copied().filter(|it| *it != 0).collect()),
+            Root::Tree { level, entries } => (level - 1, pointers_of(entries.iter().copied())),
+        };
+        let geometry = &self.scan.geometry;
+        let most = geometry.nsegments * u64::from(geometry.blocks_per_segment);
+        let mut count = pointers.len() as u64;
+        while level > 0 {
+            let mut below: Vec<u64> = Vec::new();
+            for pointer in pointers {
+                let block = match &mut dat {
+                    Some(dat) => dat.entry(VBlockNr(pointer))?.block,
+                    None => BlockNr(pointer),
+                };
+                let bytes = read(self.device, &self.scan.geometry, block)?;
+                below.extend(pointers_of(Node::parse(&bytes, level).ok()?.entries()));
+            }
+            count += below.len() as u64;
+            // Damaged nodes may lead in circles.
+            if count > most {
+                return None;
+            }
+            (level, pointers) = (level - 1, below);
+        }
+        Some(count)
+    }
+
+    /// Whether this is the block of the super root that a log was written with.
+    fn is_right(&self, log: &FoundLog, block: &[u8]) -> bool {
+        let sums = self.scan.items_of(self.device, log).and_then(|items| items.sums);
+        if let Some(sums) = sums {
+            return sums.last().is_some_and(|sum| sum.judge(block) == Verdict::Right);
+        }
+        let size = self.scan.geometry.block_size;
+        let mut bytes = vec![0; (log.header.nblocks as usize - 1) * size.bytes()];
+        let start = log.start.0 * size.bytes64();
+        let is_readable = self.device.read_at(start, &mut bytes).is_ok();
+        bytes.extend_from_slice(block);
+        is_readable && is_whole(&bytes, &log.header, size, self.scan.crc_seed)
+    }
+}
+
+fn pointers_of(entries: impl Iterator<Item = Entry>) -> Vec<u64> {
+    entries.map(|(_, pointer)| pointer).collect()
+}
+
+/// The bytes of the root of a map that has changed. Linux leaves what was in places that the new one does not use.
+fn encoded(root: &Root, before: &[u8; ROOT_SIZE]) -> [u8; ROOT_SIZE] {
+    let mut bytes = root.encode();
+    if let Root::Tree { entries, .. } = root {
+        let places = (8..ROOT_SIZE).step_by(8);
+        let is_unused = |at: &usize| (*at - 8) / 8 % ROOT_MAX_CHILDREN >= entries.len();
+        for at in places.filter(is_unused) {
+            bytes[at..at + 8].copy_from_slice(&before[at..at + 8]);
+        }
+    }
+    bytes
+}
+
+/// The root of a map after these changes, unless the map has become smaller: no summary tells of that.
+fn root_after(before: &Root, changes: &[Change]) -> Option<Root> {
+    let Some(top) = changes.iter().map(|it| it.level).max() else { return Some(before.clone()) };
+    let on_top = |entries: &mut dyn Iterator<Item = Entry>, level| {
+        let mut all: BTreeMap<u64, u64> = entries.collect();
+        let new = changes.iter().filter(|it| it.level == level);
+        all.extend(new.map(|it| (it.key, it.pointer)));
+        all
+    };
+    let (level, all) = match before {
+        Root::Direct(pointers) if top == 0 => {
+            let held = (0..).zip(*pointers).filter(|(_, pointer)| *pointer != 0);
+            let all = on_top(&mut { held }, 0);
+            if all.keys().all(|key| *key < DIRECT_POINTERS as u64) {
+                let mut pointers = [0; DIRECT_POINTERS];
+                all.iter().for_each(|(key, pointer)| pointers[*key as usize] = *pointer);
+                return Some(Root::Direct(pointers));
+            }
+            (1, all)
+        }
+        Root::Tree { level, entries } if top < *level => {
+            (*level, on_top(&mut entries.iter().copied(), level - 1))
+        }
+        // The root was split, and everything below the new one was written.
+        _ => (top.checked_add(1)?, on_top(&mut std::iter::empty(), top)),
+    };
+    let entries: Vec<Entry> = all.into_iter().collect();
+    let is_root = level < LEVEL_MAX && entries.len() <= ROOT_MAX_CHILDREN;
+    is_root.then_some(Root::Tree { level, entries })
+}
