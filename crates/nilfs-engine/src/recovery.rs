@@ -41,6 +41,8 @@ pub(crate) struct LogScan {
     replay: Vec<ChainedLog>,
     /// Where the chain had no whole log after `newest`.
     gaps: Vec<Gap>,
+    /// The last of these that could not be read.
+    unreadable: Option<(Gap, Error)>,
     /// Logs beyond the first of these that was damaged, although no checkpoint is among them.
     beyond: Option<Beyond>,
 }
@@ -169,8 +171,8 @@ fn closed(store: &Store, start: LogCursor) -> Result<Option<LogScan>> {
     Ok(Some(Seen::new(newest).found(start.cno, true, Vec::new())))
 }
 
-/// Finds the newest checkpoint by the chain of logs, and beyond logs that are damaged. A later checkpoint
-/// has everything that a damaged log before it was needed for.
+/// Finds the newest checkpoint by the chain of logs, and beyond logs that are damaged or cannot be read. A later
+/// checkpoint has everything that such a log before it was needed for.
 fn follow(store: &Store, start: LogCursor) -> Result<Option<LogScan>> {
     let Some(mut found) = follow_chain(store, start.block, start.seq)? else { return Ok(None) };
     while let Some(witnesses) = found.witnesses(store) {
@@ -193,6 +195,10 @@ fn follow(store: &Store, start: LogCursor) -> Result<Option<LogScan>> {
         let before = std::mem::replace(&mut found, from_there);
         found.chain.extend(before.chain);
     }
+    // What could not be read once need not be lost.
+    if let Some((_, error)) = found.unreadable {
+        return Err(error);
+    }
     for gap in &found.gaps {
         if beyond::lacks_a_bit(store, gap) {
             return Err(Error::Inconsistent(format!(
@@ -213,15 +219,20 @@ fn follow(store: &Store, start: LogCursor) -> Result<Option<LogScan>> {
 /// was durable before it, nor where nothing depends on it.
 fn follow_chain(store: &Store, start: BlockNr, seq: Seq) -> Result<Option<LogScan>> {
     let mut chain = Chain::from(store, start, seq).skimming();
-    let Some(first) = chain.next()?.filter(ChainedLog::is_checkpoint) else { return Ok(None) };
+    let Some(first) = chain.next()?.filter(ChainedLog::is_checkpoint) else {
+        let (_, unreadable) = chain.gaps();
+        return unreadable.map_or(Ok(None), |(_, error)| Err(error));
+    };
     let mut seen = Seen::new(first);
     while let Some(log) = chain.next()? {
         seen.push(log);
     }
-    let mut gaps = chain.gaps();
+    let (mut gaps, unreadable) = chain.gaps();
     gaps.extend(seen.check(store)?);
     let cno = seen.newest().header.cno;
-    Ok(Some(seen.found(cno, false, gaps)))
+    let found = seen.found(cno, false, gaps);
+    let unreadable = unreadable.filter(|(gap, _)| gap.is_after(&found.newest));
+    Ok(Some(LogScan { unreadable, ..found }))
 }
 
 /// Logs of the chain, of which the first has a super root.
@@ -277,7 +288,8 @@ impl Seen {
                 break;
             }
         }
-        Ok(chain.gaps())
+        let (gaps, _) = chain.gaps();
+        Ok(gaps)
     }
 
     /// Returns what these logs come to, if the newest checkpoint among them is this one.
@@ -292,7 +304,17 @@ impl Seen {
         let mut gaps: Vec<Gap> = gaps.into_iter().filter(|gap| gap.is_after(&newest)).collect();
         gaps.sort_unstable_by_key(|gap| (gap.seq, gap.at));
         gaps.dedup_by_key(|gap| (gap.seq, gap.at));
-        LogScan { newest, cno, last_valid, clean, chain, replay, gaps, beyond: None }
+        LogScan {
+            newest,
+            cno,
+            last_valid,
+            clean,
+            chain,
+            replay,
+            gaps,
+            unreadable: None,
+            beyond: None,
+        }
     }
 }
 

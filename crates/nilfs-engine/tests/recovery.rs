@@ -621,6 +621,53 @@ fn a_block_that_cannot_be_read_keeps_no_volume_from_being_mounted() {
     }
 }
 
+/// A later checkpoint has everything that a log before it was needed for, also where that cannot be read. But what is
+/// needed may be read the next time: it is not given up.
+#[test]
+fn a_log_that_cannot_be_read_stops_a_mount_only_where_it_is_needed() {
+    let device = with_three_checkpoints();
+    let all = logs(&device);
+    let roots: Vec<_> = all.iter().filter(|log| log.header.has(SR)).collect();
+    let [.., before, newest] = roots[..] else { panic!("too few checkpoints") };
+    let synced = all.last().unwrap();
+    assert!(synced.start > newest.start);
+    let mounted = |log: &Log| {
+        let (faulty, faults) = FaultyDevice::new(MemoryDevice::from(device.snapshot()));
+        let last = log.start.0 + u64::from(log.header.nblocks) - 1;
+        let bad = [log.start.0, last].map(|block| block * BLOCK as u64);
+        faults.scratch(bad.map(|start| start..start + BLOCK as u64));
+        let faulty: Arc<dyn Device> = Arc::new(faulty);
+        let report = nilfs_check::check(&*faulty, &Default::default()).unwrap();
+        (Filesystem::mount(faulty, MountOptions::default()), report)
+    };
+    let (fs, report) = mounted(before);
+    assert_eq!(report.newest, newest.header.cno, "{report}");
+    assert!(!report.to_string().contains("a mount would fail"), "{report}");
+    let fs = fs.unwrap();
+    assert!(content(&fs, &file(&fs)) == pattern(4, 3000));
+    for needed in [newest, synced] {
+        let (refused, report) = mounted(needed);
+        assert!(matches!(refused.map(drop), Err(Error::Device { .. })), "block {}", needed.start);
+        assert!(!report.is_consistent(), "block {}: {report}", needed.start);
+    }
+}
+
+/// Returns a volume with three checkpoints after the one that its superblocks name, each after an fsync, and one more
+/// fsync.
+fn with_three_checkpoints() -> Arc<MemoryDevice> {
+    let device = volume(BLOCK as u64, 16);
+    let fs = mount(&device);
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    for nth in 1..5 {
+        fs.write(&file, 0, &pattern(nth, 3000)).unwrap();
+        fs.sync_file(&file).unwrap();
+        if nth < 4 {
+            fs.sync().unwrap();
+        }
+    }
+    device
+}
+
 #[test]
 fn without_recovery_a_read_only_mount_shows_the_newest_checkpoint() {
     let [_, device] = crashed(VOLUMES[1], 5);

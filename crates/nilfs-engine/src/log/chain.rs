@@ -5,7 +5,7 @@ use nilfs_ondisk::summary::LogHeader;
 use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
 
 use super::reader::{self, LogKind, Skimmed};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::Store;
 
 /// A log in the chain.
@@ -75,6 +75,7 @@ pub(crate) struct Chain<'a> {
     /// Only summaries and super roots are checked.
     skims: bool,
     gaps: Vec<Gap>,
+    unreadable: Option<(Gap, Error)>,
 }
 
 impl<'a> Chain<'a> {
@@ -89,6 +90,7 @@ impl<'a> Chain<'a> {
             before: None,
             skims: false,
             gaps: Vec::new(),
+            unreadable: None,
         }
     }
 
@@ -99,14 +101,16 @@ impl<'a> Chain<'a> {
         Self { at: log.end(), segment, next, before: Some(*log), ..begun }
     }
 
-    /// The same chain, but only summaries and super roots are read. It can go on after a log that is torn.
+    /// The same chain, but only summaries and super roots are read. It can go on after a log that is torn, or that
+    /// cannot be read.
     pub(crate) fn skimming(self) -> Self {
         Self { skims: true, ..self }
     }
 
-    /// Where it has found no whole log: the gaps that it has passed over, and where it has ended.
-    pub(crate) fn gaps(self) -> Vec<Gap> {
-        self.gaps
+    /// Where it has found no whole log: the gaps that it has passed over, and where it has ended; and the last of
+    /// these that could not be read.
+    pub(crate) fn gaps(self) -> (Vec<Gap>, Option<(Gap, Error)>) {
+        (self.gaps, self.unreadable)
     }
 
     fn read(&self) -> Result<Option<Skimmed>> {
@@ -124,13 +128,21 @@ impl<'a> Chain<'a> {
         loop {
             let geometry = self.store.geometry();
             let has_room = self.at.plus(1) < geometry.segment_end(self.segment);
-            if has_room && let Some(Skimmed { header, kind, is_whole }) = self.read()? {
-                let log = ChainedLog::new(geometry, self.at, header, kind, is_whole);
-                (self.at, self.next, self.before) = (log.end(), log.next, Some(log));
-                return Ok(Some(log));
-            }
             if has_room {
-                self.gaps.push(Gap { at: self.at, seq: self.seq, after: self.before });
+                let gap = Gap { at: self.at, seq: self.seq, after: self.before };
+                match self.read() {
+                    Ok(Some(Skimmed { header, kind, is_whole })) => {
+                        let log = ChainedLog::new(geometry, self.at, header, kind, is_whole);
+                        (self.at, self.next, self.before) = (log.end(), log.next, Some(log));
+                        return Ok(Some(log));
+                    }
+                    Ok(None) => {}
+                    Err(error @ Error::Device { .. }) if self.skims => {
+                        self.unreadable = Some((gap, error));
+                    }
+                    Err(error) => return Err(error),
+                }
+                self.gaps.push(gap);
             }
             if self.before.take().is_none() {
                 return Ok(None);

@@ -381,7 +381,7 @@ impl Judge<'_> {
         let logs: BTreeSet<_> = self.damage.blocks(self.sample).map(|it| it.log).collect();
         // What is made up for the target of a link moves with the checksum that it had.
         let mut blocks = self.damage.blocks(self.sample);
-        let may_have_moved = blocks.all(|it| it.holds == Holds::Content);
+        let may_have_moved = blocks.any(|it| it.holds == Holds::Content);
         report.errors().filter(move |it| {
             let of_file = it.place.ino.is_some_and(|ino| lost.contains(&ino));
             let of_log = matches!(it.rule, Rule::Log | Rule::RollForward)
