@@ -65,6 +65,9 @@ pub enum Correction {
         files: Vec<FileInfo>,
         /// Blocks after the summary.
         payload: u64,
+        /// Whether it is known of all that lives there whose it is. If not, it may come to light when other
+        /// things are corrected, and nothing else is lost by waiting for that.
+        is_complete: bool,
     },
     /// What lives in a segment is to be moved elsewhere, so that it becomes clean: its logs contradict
     /// others, and nothing is wrong with their blocks.

@@ -71,18 +71,15 @@ impl Checker<'_, '_> {
                 }),
             };
             let nobodys = here.values().filter(is_needed).count() as u64;
-            if nobodys > 0 && !is_reached {
-                for (rule, fault) in gap.faults {
-                    let blocks = counted(nobodys, "block");
-                    self.error(rule, place, || {
-                        format!("{fault}; whose {blocks} of it are cannot be told so far")
-                    });
-                }
-                continue;
-            }
-            let corrections = self.describing(&gap, &here);
+            let is_complete = nobodys == 0 || is_reached;
+            let corrections = self.describing(&gap, &here, is_complete);
+            let blocks = counted(nobodys, "block");
             for (rule, fault) in gap.faults {
-                self.error(rule, place, || fault).corrected_by(corrections.clone());
+                let message = || match is_complete {
+                    true => fault,
+                    false => format!("{fault}; whose {blocks} of it are cannot be told so far"),
+                };
+                self.error(rule, place, message).corrected_by(corrections.clone());
             }
         }
     }
@@ -111,7 +108,12 @@ impl Checker<'_, '_> {
         known
     }
 
-    fn describing(&self, gap: &Undescribed, known: &BTreeMap<BlockNr, Known>) -> Vec<Correction> {
+    fn describing(
+        &self,
+        gap: &Undescribed,
+        known: &BTreeMap<BlockNr, Known>,
+        is_complete: bool,
+    ) -> Vec<Correction> {
         let geometry = &self.volume.geometry;
         let start = geometry.segment_start(gap.segment);
         let in_use = self.usage.in_use().find(|(segment, _)| *segment == gap.segment);
@@ -129,7 +131,7 @@ impl Checker<'_, '_> {
             return self.usage.in_use_with(gap.segment, blocks as u32).collect();
         }
         if gap.blocks.start == self.newest.log {
-            return self.describing_newest(known).into_iter().collect();
+            return self.describing_newest(known, is_complete).into_iter().collect();
         }
         let Some(logs) = logs_for(gap.blocks.clone(), known, geometry.block_size) else {
             return Vec::new();
@@ -152,7 +154,7 @@ impl Checker<'_, '_> {
                 block_sums: false,
             };
             let Described { at, files, payload, .. } = log;
-            Correction::Summary { at, header, files, payload }
+            Correction::Summary { at, header, files, payload, is_complete }
         };
         logs.into_iter().map(correction).collect()
     }
@@ -160,7 +162,11 @@ impl Checker<'_, '_> {
 
 impl Checker<'_, '_> {
     /// The summary of the newest log, whose header led to its super root: only its items are damaged.
-    fn describing_newest(&self, known: &BTreeMap<BlockNr, Known>) -> Option<Correction> {
+    fn describing_newest(
+        &self,
+        known: &BTreeMap<BlockNr, Known>,
+        is_complete: bool,
+    ) -> Option<Correction> {
         let (at, header) = (self.newest.log, &self.newest.header);
         let super_root = at.plus(u64::from(header.nblocks) - 1);
         let block_size = self.volume.geometry.block_size;
@@ -170,7 +176,8 @@ impl Checker<'_, '_> {
         let block_sums = false;
         let header = NewLog { flags, seq, create, next, cno, summary_blocks, block_sums };
         let payload = log.payload + 1;
-        Some(Correction::Summary { at, header, files: log.files.clone(), payload })
+        let files = log.files.clone();
+        Some(Correction::Summary { at, header, files, payload, is_complete })
     }
 }
 

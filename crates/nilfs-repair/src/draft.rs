@@ -340,14 +340,15 @@ impl Draft {
     /// Makes the corrections of a report, of the first stage of which there are any. Returns whether
     /// there were any.
     fn apply(&mut self, report: &Report) -> Result<bool, RepairError> {
-        for stage in Stage::all().filter(|stage| *stage != Stage::Counts) {
+        for stage in Stage::all().filter(|stage| *stage < Stage::Counts) {
             if self.apply_stage(report, stage)? {
                 return Ok(true);
             }
         }
         Ok(self.give_up_broken_past(report)?
             || self.give_names_back(report)?
-            || self.apply_stage(report, Stage::Counts)?)
+            || self.apply_stage(report, Stage::Counts)?
+            || self.apply_stage(report, Stage::LastSummaries)?)
     }
 
     /// How many names of files are missing that the present or a checkpoint of the past has.
@@ -601,7 +602,7 @@ impl Draft {
                     None => self.segments.insert(*segment).then_some(made),
                 });
             }
-            Correction::Summary { at, header, files, payload } => {
+            Correction::Summary { at, header, files, payload, is_complete } => {
                 self.pass_by((*at, header.seq, header.flags), report.newest_log)?;
                 let Some(bytes) = self.summary(*at, header, files, *payload)? else {
                     return Ok(None);
@@ -616,6 +617,13 @@ impl Draft {
                 let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
                 let has_content = files.iter().any(evidence::has_content);
                 let made = match is_walked(&superblock, *at, header.seq, header.flags) {
+                    _ if !is_complete => {
+                        let action = format!(
+                            "{correction}, and move what lives in it, also what nothing leads to; \
+                             whether the content is what was written cannot be told any more"
+                        );
+                        Made::new(action, Risk::Loses)
+                    }
                     true if has_content => {
                         let action = format!(
                             "{correction}, and move what lives in it; whether the content is what \

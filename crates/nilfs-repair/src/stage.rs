@@ -52,6 +52,9 @@ pub(crate) enum Stage {
     Summaries,
     /// What counts all that.
     Counts,
+    /// Summaries of logs of which it has not come to light whose all of their blocks are: as long as these have
+    /// none, nothing that is corrected there can be moved.
+    LastSummaries,
 }
 
 /// What is needed to find what.
@@ -80,7 +83,7 @@ impl Stage {
         let of_metadata = [Layer::Dat, Layer::Volume, Layer::Ifile].into_iter().flat_map(of_layer);
         let first = [Self::SyncLogs, Self::Known].into_iter();
         let of_files = [Self::FileTypes].into_iter().chain(of_layer(Layer::Files));
-        let last = [Self::Stray, Self::Summaries, Self::Counts];
+        let last = [Self::Stray, Self::Summaries, Self::Counts, Self::LastSummaries];
         first.chain(of_metadata).chain(of_files).chain(last)
     }
 
@@ -95,6 +98,7 @@ impl Stage {
             | Correction::Inode { part, .. } => Self::Anew(Layer::of(part.ino)),
             Correction::FileType { .. } => Self::FileTypes,
             Correction::Bit { set: false, .. } | Correction::Checkpoint { .. } => Self::Stray,
+            Correction::Summary { is_complete: false, .. } => Self::LastSummaries,
             Correction::Summary { .. } => Self::Summaries,
             Correction::Pointer { part, .. } => Self::Pointers(Layer::of(part.ino)),
             _ => Self::Known,

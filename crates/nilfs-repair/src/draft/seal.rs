@@ -85,9 +85,10 @@ impl Draft {
                 if these.iter().any(|block| (at..next).contains(block)) {
                     self.pass_by((at, header.seq, header.flags), newest)?;
                     self.seal(&geometry, superblock.crc_seed(), at, &header)?;
-                    let summary = (Position { block: at, offset: 0 }, Stage::Summaries, None);
+                    let start = Position { block: at, offset: 0 };
+                    let mut stages = [Stage::Summaries, Stage::LastSummaries].into_iter();
                     // It has lost the checksum of what was written with its summary.
-                    if !self.made.contains_key(&summary) {
+                    if !stages.any(|stage| self.made.contains_key(&(start, stage, None))) {
                         self.sealed.insert(at, header);
                     }
                 }
