@@ -190,7 +190,14 @@ impl Draft {
 
     /// Makes sure that nobody finds a log any more: without its magic number it is none.
     pub(crate) fn give_up_log(&mut self, log: BlockNr) -> io::Result<()> {
-        self.give_up_bytes(log.0 * self.block_size()?, vec![0; 16])
+        let geometry = superblocks::best(&*self.device).map_err(io::Error::other)?.geometry();
+        let size = geometry.block_size;
+        // What cannot be read cannot be written in part, even if the draft has something else there.
+        let bytes = match dat::read(&*self.below, &geometry, log) {
+            Some(_) => 16,
+            None => size.bytes(),
+        };
+        self.give_up_bytes(log.0 * size.bytes64(), vec![0; bytes])
     }
 
     /// Writes bytes in place that begin the head of a log.
@@ -668,7 +675,12 @@ impl Draft {
             let life = self.remade.entry(part.ino).or_insert_with(|| part.life.clone());
             *life = life.start.min(part.life.start)..life.end.max(part.life.end);
         }
-        let size = self.block_size()?;
+        let geometry = superblocks::best(&*self.device).map_err(io::Error::other)?.geometry();
+        let size = geometry.block_size.bytes64();
+        // What is around that would still be missing.
+        if (bytes.len() as u64) < size && dat::read(&*self.device, &geometry, at.block).is_none() {
+            return Ok(None);
+        }
         let offset = at.block.0 * size + at.offset as u64;
         let wanted = match bit {
             None => bytes,
@@ -722,7 +734,7 @@ impl Draft {
     pub(crate) fn dat(&self, newest: LogCursor) -> Option<Option<Dat<'_>>> {
         let superblock = superblocks::best(&*self.device).ok()?;
         let geometry = superblock.geometry();
-        let header = self.header(&geometry, newest.block).ok()??;
+        let header = self.header(&geometry, newest.block)?;
         let super_root = newest.block.plus(u64::from(header.nblocks) - 1);
         Some(Dat::open(&*self.device, (geometry, superblock.crc_seed()), super_root))
     }
@@ -742,7 +754,7 @@ impl Draft {
         if let Some(why) = self.is_immovable(log)? {
             return Ok(self.keep(finding, why));
         }
-        let Some(header) = self.header(&geometry, log)? else { return Ok(None) };
+        let Some(header) = self.header(&geometry, log) else { return Ok(None) };
         for doubt in self.doubts_in(log, newest)? {
             self.repairs.push(doubt.accepted());
         }

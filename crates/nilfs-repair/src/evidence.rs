@@ -106,8 +106,7 @@ impl Draft {
         for segment in segments {
             let (mut at, end) = (geometry.segment_start(segment), geometry.segment_end(segment));
             while at < end {
-                // What cannot be read is no log.
-                let Some(header) = self.header(&geometry, at).ok().flatten() else {
+                let Some(header) = self.header(&geometry, at) else {
                     at = at.plus(1);
                     continue;
                 };
@@ -144,7 +143,7 @@ impl Draft {
     fn doubts_in_log(&self, log: BlockNr, living: &mut Living<'_>) -> io::Result<Vec<Doubt>> {
         let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
         let mut found = Parts::default();
-        if let Some(header) = self.header(&superblock.geometry(), log)? {
+        if let Some(header) = self.header(&superblock.geometry(), log) {
             self.add_doubts(&mut found, (log, &header), living)?;
         }
         Ok(found.into_doubts())

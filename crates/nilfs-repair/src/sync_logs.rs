@@ -22,8 +22,13 @@ pub(crate) fn correct(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Ma
     let is_unreadable = replace_unreadable(draft, wrong)?;
     let device: Arc<dyn Device> = Arc::clone(&draft.device) as Arc<dyn Device>;
     let volume = Volume::open_with(device, Verify::Rescue);
-    let Ok(volume) = &volume else { return Ok(None) };
-    let Ok(plan) = volume.recovery_plan() else { return Ok(None) };
+    let torn = || {
+        let action = "give up this log, as one that a power cut has torn";
+        is_unreadable.then(|| Made::new(action.to_owned(), Risk::Loses))
+    };
+    // Other logs may still keep it from being opened, until they are given up as well.
+    let Ok(volume) = &volume else { return Ok(torn()) };
+    let Ok(plan) = volume.recovery_plan() else { return Ok(torn()) };
     if let Some(made) = restore(draft, wrong, volume, &plan)? {
         return Ok(Some(made));
     }
@@ -31,8 +36,7 @@ pub(crate) fn correct(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Ma
         return give_up(draft, wrong, plan);
     }
     if is_unreadable {
-        let action = "give up this log, as one that a power cut has torn";
-        return Ok(Some(Made::new(action.to_owned(), Risk::Loses)));
+        return Ok(torn());
     }
     let superblock = superblocks::best(&*draft.device).map_err(io::Error::other)?;
     if draft.has_summary(&superblock.geometry(), superblock.crc_seed(), wrong) {
@@ -124,7 +128,7 @@ fn has_log(
     if !draft.has_summary(&geometry, seed, at) {
         return Ok(false);
     }
-    let other = draft.header(&geometry, at)?.filter(|other| other.seq == header.seq);
+    let other = draft.header(&geometry, at).filter(|other| other.seq == header.seq);
     Ok(other.is_some_and(|other| {
         let log = found(other.described_blocks(size));
         log.is_some_and(|log| is_whole(&log, &other, size, seed))
@@ -194,7 +198,7 @@ fn names_in(draft: &Draft, lost: &[Log]) -> BTreeMap<Ino, String> {
 fn replace_unreadable(draft: &mut Draft, log: BlockNr) -> io::Result<bool> {
     let geometry = superblocks::best(&*draft.device).map_err(io::Error::other)?.geometry();
     let size = geometry.block_size;
-    let header = draft.header(&geometry, log).ok().flatten();
+    let header = draft.header(&geometry, log);
     let [summary, all] = header
         .map_or([1; 2], |header| [header.summary_blocks(size), header.described_blocks(size)]);
     let mut bytes = vec![0; all as usize * size.bytes()];

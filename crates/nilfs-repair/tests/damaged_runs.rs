@@ -3,18 +3,21 @@
 
 mod support;
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use nilfs_check::Options;
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::scrub::{Selection, scrub};
 use nilfs_engine::{FileType, Files, Filesystem, Ino, InodeRef, MountOptions, NewInode};
+use nilfs_ondisk::BlockNr;
 use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
 use nilfs_ondisk::summary::SR;
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
-use support::{Content, File, Image, UUID, formatted, mount, number, present, read_file};
+use support::{
+    Content, File, Image, UUID, bad_sectors, formatted, mount, number, present, read_file,
+};
 
 /// Lengths of damage, in blocks.
 const LENGTHS: [usize; 3] = [1, 5, 16];
@@ -169,15 +172,15 @@ fn end_of_logs(image: &Image) -> usize {
 #[track_caller]
 fn repairs_long_runs(
     block_size: u64,
-    damaged: impl Fn(&Image, std::ops::Range<usize>) -> Arc<dyn Device>,
+    lengths: &[usize],
+    damaged: impl Fn(&Image, Range<usize>) -> Arc<dyn Device>,
 ) {
     let (image, before) = crashed(block_size);
     let end = end_of_logs(&image);
     let mut wrong = Vec::new();
     // Without the first checkpoint, some would have none.
-    for (first, length) in
-        (12..end).step_by(13).flat_map(|first| LONG.map(|length| (first, length)))
-    {
+    let runs = (12..end).step_by(13).flat_map(|first| lengths.iter().map(move |it| (first, *it)));
+    for (first, length) in runs {
         let device = damaged(&image, first..first + length);
         let found = wrong_after_repair(&device, &before).into_iter();
         wrong.extend(found.map(|it| format!("{length} blocks from block {first} on: {it}")));
@@ -188,10 +191,20 @@ fn repairs_long_runs(
 #[test]
 fn long_runs_of_zeros_keep_nothing_else_from_being_repaired() {
     for block_size in [1024, 4096] {
-        repairs_long_runs(block_size, |image, run| {
+        repairs_long_runs(block_size, &LONG, |image, run| {
             let (mut bytes, size) = (image.bytes.clone(), image.block_size());
             bytes[run.start * size..run.end * size].fill(0);
             Arc::new(MemoryDevice::from(bytes))
+        });
+    }
+}
+
+#[test]
+fn long_runs_that_cannot_be_read_keep_nothing_else_from_being_repaired() {
+    for block_size in [1024, 4096] {
+        repairs_long_runs(block_size, &LONG[..1], |image, run| {
+            let blocks: Vec<BlockNr> = run.map(|block| BlockNr(block as u64)).collect();
+            Arc::new(bad_sectors(image.clone(), &blocks))
         });
     }
 }

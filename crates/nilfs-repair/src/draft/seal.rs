@@ -52,7 +52,7 @@ impl Draft {
     ) -> io::Result<()> {
         let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
         // Its own number may have been corrected.
-        let header = self.header(&superblock.geometry(), newest.block)?;
+        let header = self.header(&superblock.geometry(), newest.block);
         let newest = LogCursor { seq: header.map_or(newest.seq, |header| header.seq), ..newest };
         let is_before = (seq, log) < (newest.seq, newest.block);
         match is_before && is_walked(&superblock, log, seq, flags) {
@@ -79,7 +79,7 @@ impl Draft {
             let mut at = geometry.segment_start(segment);
             let end = geometry.segment_end(segment);
             while at < end
-                && let Some(header) = self.header(&geometry, at)?
+                && let Some(header) = self.header(&geometry, at)
             {
                 let next = at.plus(header.nblocks.into());
                 if these.iter().any(|block| (at..next).contains(block)) {
@@ -120,17 +120,18 @@ impl Draft {
         Ok(is_walked(&superblock, at, header.seq, header.flags))
     }
 
-    pub(crate) fn header(&self, geometry: &Geometry, at: BlockNr) -> io::Result<Option<LogHeader>> {
-        let mut block = vec![0; geometry.block_size.bytes()];
-        self.device.read_at(at.0 * geometry.block_size.bytes64(), &mut block)?;
+    /// The header of the log that begins in a block, if there is one. What cannot be read is none: that
+    /// must end no repair of what else there is.
+    pub(crate) fn header(&self, geometry: &Geometry, at: BlockNr) -> Option<LogHeader> {
+        let block = dat::read(&*self.device, geometry, at)?;
         let header = LogHeader::parse(&block, geometry.block_size, geometry.blocks_per_segment);
         let end = geometry.segment_end(geometry.segment_of(at));
-        Ok(header.ok().filter(|header| at.0 + u64::from(header.nblocks) <= end.0))
+        header.ok().filter(|header| at.0 + u64::from(header.nblocks) <= end.0)
     }
 
     /// Whether the summary of a log begins in a block, and is what was written.
     pub(crate) fn has_summary(&self, geometry: &Geometry, seed: u32, at: BlockNr) -> bool {
-        let Ok(Some(header)) = self.header(geometry, at) else { return false };
+        let Some(header) = self.header(geometry, at) else { return false };
         let size = geometry.block_size;
         let mut summary = vec![0; header.summary_blocks(size) as usize * size.bytes()];
         self.device.read_at(at.0 * size.bytes64(), &mut summary).is_ok()
