@@ -66,19 +66,20 @@ impl Nameless {
     pub(crate) fn settle(&self, fs: &Filesystem) -> Result<Vec<Repair>, RepairError> {
         let mut repairs = Vec::new();
         for directory in &self.directories {
-            match fs.fill_directory(*directory, MOST_HOLES) {
-                Ok(0) | Err(Error::Stale | Error::NotDirectory) => {}
-                Ok(holes) => repairs.push(repair(
+            match unless_it_is_of_the_file(fs.fill_directory(*directory, MOST_HOLES))? {
+                None | Some(0) => {}
+                Some(holes) => repairs.push(repair(
                     *directory,
                     format!("{holes} of its blocks are missing"),
                     "put blocks without names there".to_owned(),
                     Some(Loss::Content),
                 )),
-                Err(error) => return Err(error.into()),
             }
         }
         for (ino, links) in &self.links {
-            fs.set_links(*ino, *links)?;
+            if unless_it_is_of_the_file(fs.set_links(*ino, *links))?.is_none() {
+                continue;
+            }
             let fault = "its count of links is wrong".to_owned();
             repairs.push(repair(*ino, fault, format!("set it to {links}"), None));
         }
@@ -91,7 +92,7 @@ impl Nameless {
             repairs.push(repair(ino, fault, action, Some(Loss::Names)));
         }
         for ino in &self.deleted {
-            if fs.delete_nameless(*ino)? {
+            if unless_it_is_of_the_file(fs.delete_nameless(*ino))? == Some(true) {
                 let fault = "it was deleted while a program had it open".to_owned();
                 repairs.push(repair(*ino, fault, "free it".to_owned(), None));
             }
@@ -99,19 +100,24 @@ impl Nameless {
         Ok(repairs)
     }
 
-    /// The unreachable files, with what the names in them lead to.
+    /// The unreachable files, with what the names in them lead to. A directory of which not even the name of
+    /// the one above can be read gets no name: that could not be set.
     fn names_below(&self, fs: &Filesystem) -> Result<BTreeMap<Ino, Vec<Ino>>, RepairError> {
         let mut below = BTreeMap::new();
         for ino in &self.unreachable {
             let Ok(inode) = fs.by_number(*ino) else { continue };
-            let mut names = Vec::new();
+            let (mut names, mut can_move) = (Vec::new(), true);
             if inode.file_type() == FileType::Directory {
-                fs.read_dir(&inode, 0, &mut |entry| {
+                can_move = false;
+                unless_it_is_of_the_file(fs.read_dir(&inode, 0, &mut |entry| {
+                    can_move |= entry.name == b"..";
                     names.extend((!is_dot(entry.name)).then_some(entry.ino));
                     true
-                })?;
+                }))?;
             }
-            below.insert(*ino, names);
+            if can_move {
+                below.insert(*ino, names);
+            }
         }
         Ok(below)
     }
@@ -138,6 +144,17 @@ fn topmost(below: &BTreeMap<Ino, Vec<Ino>>) -> Vec<Ino> {
         }
     }
     topmost
+}
+
+/// Passes a result on; `None` if a file could not be put right because it is damaged, or is not there. The
+/// others can be all the same.
+fn unless_it_is_of_the_file<T>(result: nilfs_engine::Result<T>) -> nilfs_engine::Result<Option<T>> {
+    match result {
+        Ok(done) => Ok(Some(done)),
+        Err(Error::Stale | Error::NotDirectory | Error::Device { .. }) => Ok(None),
+        Err(error) if error.is_damage() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn is_dot(name: &[u8]) -> bool {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nilfs_check::Report;
 use nilfs_device::{CopyOnWriteDevice, Device, IoSlice, Writes};
-use nilfs_engine::{CleanerOptions, Error, Filesystem, MountOptions, Verify};
+use nilfs_engine::{CleanerOptions, Error, Filesystem, MountOptions, OnError, Verify};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::superblock::SUPERBLOCK_SIZE;
 
@@ -86,9 +86,11 @@ fn laid_over(draft: &Draft) -> Rewritten {
 /// Mounts a draft, so that the engine writes to it.
 fn mount(device: Arc<dyn Device>) -> Result<Arc<Filesystem>, RepairError> {
     let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
-    // What is damaged of the metadata is the draft's affair.
-    let (verify, use_reserve) = (Verify::Rescue, true);
-    let options = MountOptions { cleaner, verify, use_reserve, ..MountOptions::default() };
+    // What is damaged of the metadata is the draft's affair, and damage that stays is no reason to leave the
+    // rest as it is.
+    let (verify, on_error, use_reserve) = (Verify::Rescue, OnError::Continue, true);
+    let options =
+        MountOptions { cleaner, verify, on_error, use_reserve, ..MountOptions::default() };
     Ok(Filesystem::mount(device, options)?)
 }
 
