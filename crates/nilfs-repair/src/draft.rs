@@ -3,6 +3,7 @@
 
 mod distrust;
 mod seal;
+mod unreadable;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -300,13 +301,7 @@ impl Draft {
         let size = geometry.block_size.bytes64();
         let mut bad = BTreeSet::new();
         for segment in &self.segments {
-            let (start, end) = (geometry.segment_start(*segment), geometry.segment_end(*segment));
-            let mut all = vec![0; ((end.0 - start.0) * size) as usize];
-            if self.device.read_at(start.0 * size, &mut all).is_ok() {
-                continue;
-            }
-            let blocks = (start.0..end.0).map(BlockNr);
-            bad.extend(blocks.filter(|it| dat::read(&*self.device, &geometry, *it).is_none()));
+            bad.extend(self.unreadable_in(*segment)?);
         }
         if bad.is_empty() {
             return Ok(());

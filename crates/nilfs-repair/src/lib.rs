@@ -55,7 +55,7 @@ use std::sync::Arc;
 
 use nilfs_check::{CheckError, Finding, Foreign, Options, Report, Rule};
 use nilfs_device::{Device, MaskedDevice, Scratch, Writes};
-use nilfs_engine::Log;
+use nilfs_engine::{Error, Log};
 use nilfs_ondisk::SegNum;
 use thiserror::Error;
 
@@ -403,7 +403,7 @@ fn pass(
 /// What it takes to make a device what a draft of it is.
 fn plan_from(
     device: &Arc<dyn Device>,
-    draft: Draft,
+    mut draft: Draft,
     before: Result<Report, CheckError>,
 ) -> Result<Plan, RepairError> {
     let mut plan = Plan {
@@ -422,7 +422,13 @@ fn plan_from(
     if draft.is_as_found() {
         return Ok(plan);
     }
-    match rewrite::rewrite(&draft) {
+    let mut rewritten = rewrite::rewrite(&draft);
+    if let Err(RepairError::Engine(Error::Device { .. })) = &rewritten
+        && draft.clear_unused()?
+    {
+        rewritten = rewrite::rewrite(&draft);
+    }
+    match rewritten {
         Ok(rewritten) => {
             (plan.repairs, plan.omitted) = (rewritten.repairs.listed, rewritten.repairs.omitted);
             plan.doubtful = rewritten.doubtful;

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use nilfs_check::{CheckError, Correction, Finding, Report, Rule};
 use nilfs_device::Device;
-use nilfs_engine::Volume;
 use nilfs_engine::scan::{FoundLog, Scan, SuperRootLog};
+use nilfs_engine::{Error, Volume};
 use nilfs_ondisk::geometry::secondary_superblock;
 use nilfs_ondisk::summary::SR;
 use nilfs_ondisk::superblock::{LogCursor, RawSuperblock, STATE_VALID, Superblock};
@@ -61,7 +61,7 @@ pub(crate) fn usable(
                 return newest_usable(&draft, &fault);
             }
             let report = draft.correct(report.clone())?;
-            let Some(why) = why_unusable(&draft, &report) else { return Ok(draft) };
+            let Some(why) = why_unusable(&mut draft, &report)? else { return Ok(draft) };
             let fault = format!("checkpoint {} cannot be used: {why}", report.newest);
             match newest_usable(&draft, &fault) {
                 // An older one is no better.
@@ -90,12 +90,18 @@ fn lost_cursor(report: &Report) -> Option<&Finding> {
 }
 
 /// Says why the newest checkpoint of a corrected draft cannot be used, if that is so.
-fn why_unusable(draft: &Draft, report: &Report) -> Option<String> {
-    match fatal(report) {
-        Some(finding) => Some(format!("{}: {}", finding.place, finding.message)),
-        None if draft.is_as_found() => None,
-        None => rewrite::why_not_mounted(draft).map(|error| error.to_string()),
+fn why_unusable(draft: &mut Draft, report: &Report) -> io::Result<Option<String>> {
+    if let Some(finding) = fatal(report) {
+        return Ok(Some(format!("{}: {}", finding.place, finding.message)));
     }
+    if draft.is_as_found() {
+        return Ok(None);
+    }
+    let mut why = rewrite::why_not_mounted(draft);
+    if matches!(why, Some(Error::Device { .. })) && !draft.in_view && draft.clear_unused()? {
+        why = rewrite::why_not_mounted(draft);
+    }
+    Ok(why.map(|error| error.to_string()))
 }
 
 /// What keeps the newest checkpoint from being used, and is not corrected.
@@ -186,7 +192,7 @@ fn newest_usable(from: &Draft, fault: &str) -> Result<Draft, RepairError> {
             let corrected =
                 found.map_err(RepairError::Check).and_then(|report| draft.correct(report));
             match corrected {
-                Ok(report) if why_unusable(&draft, &report).is_none() => {
+                Ok(report) if why_unusable(&mut draft, &report)?.is_none() => {
                     let files = files_in(&scan, device, given_up);
                     let lost = lost_checkpoint(from, root.cursor);
                     let mut going_on = repair(fault, (origin, root), (given_up, lost), files);

@@ -108,7 +108,9 @@ pub(crate) fn why_not_mounted(draft: &Draft) -> Option<Error> {
         Err(RepairError::Engine(error)) => error,
         Err(_) => return None,
     };
-    let is_of_content = matches!(error, Error::Stale | Error::RollForward(_)) || error.is_damage();
+    let is_of_content =
+        matches!(error, Error::Stale | Error::RollForward(_) | Error::Device { .. })
+            || error.is_damage();
     is_of_content.then_some(error)
 }
 
