@@ -56,7 +56,7 @@ use std::sync::Arc;
 use nilfs_check::{CheckError, Finding, Foreign, Options, Report, Rule};
 use nilfs_device::{Device, MaskedDevice, Scratch, Writes};
 use nilfs_engine::{Error, Log};
-use nilfs_ondisk::SegNum;
+use nilfs_ondisk::{Ino, SegNum};
 use thiserror::Error;
 
 use crate::draft::Draft;
@@ -451,7 +451,7 @@ fn plan_from(
 
 /// Whether more is wrong with the volume as a whole, or with any checkpoint of the past. Where checkpoints are
 /// seen that damage had hidden, their errors are not new: the next pass judges by them. Nor are those of logs
-/// that can be rolled forward now.
+/// that can be rolled forward now, and of inodes in blocks that could not be read.
 fn is_worse(before: &Report, after: &Report) -> bool {
     let made = after.newest.0.saturating_sub(before.newest.0);
     if after.counts.checkpoints_walked > before.counts.checkpoints_walked + made {
@@ -460,9 +460,15 @@ fn is_worse(before: &Report, after: &Report) -> bool {
     let is_of_logs = |it: &Finding| matches!(it.rule, Rule::RollForward | Rule::Log);
     let mut hiding = before.errors().filter(|it| it.rule == Rule::RollForward);
     let shows_logs = hiding.any(|it| after.errors().all(|left| left != it));
+    let hides_inodes = |it: &Finding| it.rule == Rule::Readable && it.place.ino == Some(Ino::IFILE);
+    let hiding = |report: &Report| report.errors().filter(|it| hides_inodes(it)).count();
+    let shows_inodes = hiding(after) < hiding(before);
+    let is_shown = |it: &Finding| {
+        shows_logs && is_of_logs(it) || shows_inodes && matches!(it.rule, Rule::Inode)
+    };
     let errors = |report: &Report| {
         let mut errors = BTreeMap::new();
-        for finding in report.errors().filter(|it| !(shows_logs && is_of_logs(it))) {
+        for finding in report.errors().filter(|it| !is_shown(it)) {
             // The newest checkpoint is another one afterwards.
             let past = finding.place.checkpoint.filter(|cno| *cno < before.newest);
             *errors.entry(past).or_insert(0) += 1;
