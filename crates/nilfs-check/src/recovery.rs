@@ -652,13 +652,12 @@ fn check_gaps<'v, 'd>(
         let (place, fault) = (Location::VOLUME.log(gap.block), &gap.fault);
         let later = beyond::witnesses(volume, reader, gap, scan.best.header.cno, &mut blank);
         let can_be_read = !matches!(fault, LogFault::Io(_));
-        if let Some(later) = &later
-            && (replay.comes_by(reader, later)
-                || can_be_read && replay.goes_on(volume, reader, scan, gap, later))
-        {
-            continue;
-        }
-        let Some(later) = later else {
+        let is_passed = later.as_ref().is_some_and(|later| {
+            replay.comes_by(reader, later)
+                || can_be_read && replay.goes_on(volume, reader, scan, gap, later)
+        });
+        let Some(later) = later.filter(|_| !is_passed) else {
+            // The chain goes on elsewhere, but a mount would read it.
             if !can_be_read {
                 let error = findings.error(Rule::RollForward, place, || {
                     format!("the log here {fault}, so a mount would fail")
