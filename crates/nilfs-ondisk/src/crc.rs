@@ -38,6 +38,13 @@ impl BlockSum {
         self.judge_found(Self::of(block))
     }
 
+    /// Returns a checksum by which a block is known not to be what was written.
+    #[must_use]
+    pub fn of_something_else(self) -> Self {
+        // It is neither its own nor the mark of what is unverified, and no wrong bit of zeros explains it.
+        Self(self.0.rotate_left(16) ^ 0x5a5a_a5a5)
+    }
+
     /// As [`BlockSum::judge`], given the checksum of the block that is there.
     #[must_use]
     pub fn judge_found(self, found: Self) -> Verdict {
@@ -204,6 +211,16 @@ mod tests {
         assert_eq!(sum.judge(&other), Verdict::Wrong);
         assert_eq!(sum.unverified().judge(&other), Verdict::Wrong);
         assert_eq!(sum.unverified().unverified(), sum);
+    }
+
+    #[test]
+    fn zeros_in_place_of_something_else_are_known_to_be_wrong() {
+        for length in (10..=16).map(|bits| 1 << bits) {
+            let zeros = vec![0; length];
+            let sum = BlockSum::of(&zeros).of_something_else();
+            assert_eq!(sum.judge(&zeros), Verdict::Wrong);
+            assert_eq!(sum.wrong_bit(&zeros), None);
+        }
     }
 
     #[test]

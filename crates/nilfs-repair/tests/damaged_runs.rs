@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nilfs_check::Options;
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::scrub::{Selection, scrub};
-use nilfs_engine::{FileType, Files, Filesystem, Ino, InodeRef, MountOptions, NewInode};
+use nilfs_engine::{FileType, Files, Filesystem, Ino, InodeRef, MountOptions, NewInode, Verify};
 use nilfs_ondisk::BlockNr;
 use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
 use nilfs_ondisk::summary::SR;
@@ -238,4 +238,26 @@ fn summaries_that_can_be_read_in_part_come_from_their_copies() {
         }
     }
     assert!(tried > 10, "{tried}");
+}
+
+/// Where the checksums of blocks were lost together with the blocks, zeros in their place counted as content of
+/// which nothing is known.
+#[test]
+fn zeros_in_place_of_what_is_lost_are_known_to_be_wrong() {
+    for block_size in [1024, 4096] {
+        let (image, before) = crashed(block_size);
+        let log = &image.logs()[1];
+        let lost = log.block.0..log.block.0 + u64::from(log.header.nblocks) / 2;
+        let lost: Vec<BlockNr> = lost.map(BlockNr).collect();
+        let device: Arc<dyn Device> = Arc::new(bad_sectors(image.clone(), &lost));
+        assert_eq!(wrong_after_repair(&device, &before), [""; 0]);
+        let verify = Verify::All;
+        let options = MountOptions { verify, ..MountOptions::default() };
+        let fs = Filesystem::mount(device, options).unwrap();
+        let mut after = Content::new();
+        read_below(&*fs, Ino::ROOT, "", &mut after);
+        let is_other = |(path, file): &(&String, &File)| before[*path].3 != file.3;
+        let other: Vec<_> = after.iter().filter(is_other).map(|(path, _)| path).collect();
+        assert!(other.is_empty(), "blocks of {block_size}: {other:?}");
+    }
 }

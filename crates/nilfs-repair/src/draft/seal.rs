@@ -28,19 +28,27 @@ impl Draft {
         let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
         let geometry = superblock.geometry();
         let first = at.plus(header.summary_blocks);
+        let (size, seed) = (geometry.block_size, superblock.crc_seed());
         // The checksum over what cannot be read will be right when that is zeros.
-        let block = |nth| dat::read(&*self.device, &geometry, first.plus(nth));
-        let zeros = || vec![0; geometry.block_size.bytes()];
-        let blocks: Vec<_> = (0..payload).map(|nth| block(nth).unwrap_or_else(zeros)).collect();
-        let mut payload: Vec<_> = blocks.iter().map(|block| BlockSum::of(block)).collect();
+        let zeros = BlockSum::of(&vec![0; size.bytes()]);
+        let sum =
+            |nth| dat::read(&*self.device, &geometry, first.plus(nth)).as_deref().map(BlockSum::of);
+        let found: Vec<Option<BlockSum>> = (0..payload).map(sum).collect();
+        let mut payload: Vec<_> = found.iter().map(|sum| sum.unwrap_or(zeros)).collect();
+        let mut is_lost = false;
         if !is_walked(&superblock, at, header.seq, header.flags) {
             let contents = files.iter().flat_map(evidence::contents);
-            let unknown = payload.iter_mut().zip(contents).filter(|(_, is_content)| *is_content);
-            unknown.for_each(|(sum, _)| *sum = sum.unverified());
+            let unknown = payload.iter_mut().zip(&found).zip(contents).filter(|(_, it)| *it);
+            for ((sum, found), _) in unknown {
+                is_lost |= found.is_none();
+                *sum = found.map_or(zeros.of_something_else(), BlockSum::unverified);
+            }
         }
-        let (size, seed) = (geometry.block_size, superblock.crc_seed());
-        let bytes = encode_summary(header, files, &[], &payload, size, seed);
-        Ok((bytes.len() as u64 == header.summary_blocks * size.bytes64()).then_some(bytes))
+        let fits = |bytes: &Vec<u8>| bytes.len() as u64 == header.summary_blocks * size.bytes64();
+        let encode = |header: &NewLog| encode_summary(header, files, &[], &payload, size, seed);
+        // Zeros in place of content that is lost are known to be wrong, if there is room to say so.
+        let with_sums = is_lost.then(|| encode(&NewLog { block_sums: true, ..*header }));
+        Ok(with_sums.filter(fits).or_else(|| Some(encode(header)).filter(fits)))
     }
 
     /// Makes sure that no mount comes by a log that is before the newest checkpoint: else its checksum would
@@ -204,6 +212,9 @@ impl Draft {
                 }
                 match recorded.as_ref().and_then(|sums| sums.get(nth)) {
                     Some(recorded) => sums[nth] = *recorded,
+                    None if is_content && !is_walked && self.made_up.contains(&place) => {
+                        sums[nth] = sums[nth].of_something_else();
+                    }
                     None if is_content && !is_walked => sums[nth] = sums[nth].unverified(),
                     None => {}
                 }
