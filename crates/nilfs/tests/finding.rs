@@ -172,11 +172,8 @@ fn an_image_on_a_mount_is_a_volume_and_other_mounts_are_not_mixed_up() {
     let outer = Mounted::new("rw");
     let inner = common::volume();
     let image = outer.dir().join("inner.img");
-    // The outer volume is small.
-    fs::write(&image, &fs::read(&inner.image).unwrap()[..]).unwrap_or_else(|_| {
-        fs::remove_file(&image).unwrap();
-        symlink(&inner.image, &image).unwrap();
-    });
+    // The outer volume is too small for a copy.
+    symlink(&inner.image, &image).unwrap();
     assert_eq!(nilfs([OsStr::new("cat"), image.as_ref(), "link".as_ref()]).output(), "content\n");
     let other = Mounted::new("rw");
     let (here, there) = (outer.dir().join("link"), other.dir().join("link"));
