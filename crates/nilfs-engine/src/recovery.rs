@@ -57,12 +57,14 @@ struct Beyond {
 }
 
 impl LogScan {
-    /// Logs beyond the first gap that is damage, unless the last sync log there has been found all the same.
+    /// Logs beyond the first gap that is damage, unless the last sync log there has been found all the same, and no
+    /// checkpoint is among them: the chain may have passed over that, from the gap to the next segment.
     fn witnesses(&self, store: &Store) -> Option<Beyond> {
         let in_chain = |log: &ChainedLog| self.replay.iter().any(|it| it.start == log.start);
         let is_missed = |beyond: &Beyond| {
             let last = beyond.logs.iter().rfind(|log| log.kind != LogKind::Part);
-            !last.is_some_and(in_chain)
+            beyond::later_checkpoint(&beyond.logs, self.cno).is_some()
+                || !last.is_some_and(in_chain)
         };
         beyond::witnesses(store, &self.gaps, self.cno).find(is_missed)
     }

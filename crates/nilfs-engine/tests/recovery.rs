@@ -652,6 +652,38 @@ fn a_log_that_cannot_be_read_stops_a_mount_only_where_it_is_needed() {
     }
 }
 
+/// One wrong bit in the super root before the newest hid the newest one, where logs of fsyncs went on in the next
+/// segment.
+#[test]
+fn a_wrong_bit_in_a_super_root_hides_no_later_one() {
+    for before in 0..14 {
+        let device = volume(BLOCK as u64, 16);
+        let fs = mount(&device);
+        let file = make(&fs, &fs.root().unwrap().inode, "file");
+        let sync = |nth, checkpoint: bool| {
+            fs.write(&file, 0, &pattern(nth, 3000)).unwrap();
+            fs.sync_file(&file).unwrap();
+            if checkpoint {
+                fs.sync().unwrap();
+            }
+        };
+        (0..before).for_each(|nth| sync(nth, false));
+        (20..23).for_each(|nth| sync(nth, true));
+        (23..30).for_each(|nth| sync(nth, false));
+        let all = logs(&device);
+        let mut roots = all.iter().rev().filter(|log| log.header.has(SR));
+        let last_but_one = roots.nth(1).unwrap();
+        let end = last_but_one.start.0 + u64::from(last_but_one.header.nblocks);
+        let at = (end - 1) * BLOCK as u64 + 3;
+        let mut byte = [0];
+        device.read_at(at, &mut byte).unwrap();
+        let damaged = copy_of(&device);
+        damaged.write_at(at, &[IoSlice::new(&[byte[0] ^ 0x80])]).unwrap();
+        let fs = Filesystem::mount(damaged, MountOptions::default()).unwrap();
+        assert!(content(&fs, &self::file(&fs)) == pattern(29, 3000), "{before} fsyncs before");
+    }
+}
+
 /// Returns a volume with three checkpoints after the one that its superblocks name, each after an fsync, and one more
 /// fsync.
 fn with_three_checkpoints() -> Arc<MemoryDevice> {
