@@ -10,7 +10,7 @@ use nilfs_engine::scan::{FoundLog, Scan};
 use nilfs_ondisk::bmap::{
     DIRECT_POINTERS, Entry, LEVEL_MAX, Node, ROOT_MAX_CHILDREN, ROOT_SIZE, Root,
 };
-use nilfs_ondisk::crc::Verdict;
+use nilfs_ondisk::crc::{BlockSum, Verdict};
 use nilfs_ondisk::inode::RawInode;
 use nilfs_ondisk::summary::{BlockInfo, SR};
 use nilfs_ondisk::super_root::SuperRoot;
@@ -20,34 +20,69 @@ use zerocopy::little_endian::U64;
 use crate::dat::{Dat, read};
 use crate::draft::{Draft, is_whole};
 use crate::logged::blocks_of;
-use crate::{Concerned, Repair, Risk};
+use crate::{Concerned, Repair, Risk, superblocks};
 
-/// Puts those super roots of a draft together that come after the newest one which can be read. Returns whether
-/// there were any.
+/// Puts those super roots of a draft together that are not what was written, from the log on that a superblock names;
+/// without a superblock, from the newest one that can be read. Returns whether there were any.
 ///
 /// # Errors
 /// What is corrected cannot be kept.
 pub(crate) fn put_together(draft: &mut Draft, scan: &Scan) -> io::Result<bool> {
-    let Some(newest) = scan.super_roots.first() else { return Ok(false) };
+    let device: &dyn Device = &*draft.device;
+    let cursors = superblocks::cursors(device).into_iter().map(|it| (it.seq, it.block));
+    let newest = scan.super_roots.first().map(|it| (it.cursor.seq, it.cursor.block));
+    let Some(first) = cursors.min().or(newest) else { return Ok(false) };
+    let readable: BTreeMap<BlockNr, SuperRoot> =
+        scan.super_roots.iter().map(|it| (it.cursor.block, it.super_root)).collect();
     let written = |log: &FoundLog| (log.header.seq, log.start);
-    let newest_at = (newest.header.seq, newest.cursor.block);
-    let mut later: Vec<_> = scan.logs.iter().filter(|log| written(log) > newest_at).collect();
-    later.sort_by_key(|log| written(log));
-    let (mut before, mut since) = (newest.super_root, Vec::new());
+    let mut logs: Vec<_> = scan.logs.iter().collect();
+    logs.sort_by_key(|log| written(log));
+    let (mut before, mut since) = (None, Vec::new());
     let mut found = Vec::new();
-    for log in later {
+    for log in logs {
         since.push(log);
         if !log.header.has(SR) {
             continue;
         }
-        let later = Later { device: &*draft.device, scan, before, since: &since };
-        if let Some((root, block)) = later.found() {
-            found.push((*log, block));
-            (before, since) = (root, Vec::new());
+        let is_early = written(log) < first;
+        let here =
+            readable.get(&log.start).filter(|_| is_early || is_as_written(device, scan, log));
+        if let Some(here) = here {
+            (before, since) = (Some(*here), Vec::new());
+        } else if let Some(from) = before.filter(|_| !is_early) {
+            let later = Later { device, scan, before: from, since: &since };
+            if let Some((root, block)) = later.found() {
+                found.push((*log, block));
+                (before, since) = (Some(root), Vec::new());
+            }
         }
     }
     found.iter().try_for_each(|(log, block)| put(draft, scan, log, block))?;
     Ok(!found.is_empty())
+}
+
+/// Whether a log has the super root that it was written with, as far as its checksums of blocks tell.
+fn is_as_written(device: &dyn Device, scan: &Scan, log: &FoundLog) -> bool {
+    let block = || read(device, &scan.geometry, last_of(log));
+    sum_of(device, scan, log)
+        .is_none_or(|sum| block().is_some_and(|it| sum.judge(&it) == Verdict::Right))
+}
+
+/// Whether this is the block of the super root that a log was written with.
+fn is_right(device: &dyn Device, scan: &Scan, log: &FoundLog, block: &[u8]) -> bool {
+    if let Some(sum) = sum_of(device, scan, log) {
+        return sum.judge(block) == Verdict::Right;
+    }
+    let size = scan.geometry.block_size;
+    let mut bytes = vec![0; (log.header.nblocks as usize - 1) * size.bytes()];
+    let is_readable = device.read_at(log.start.0 * size.bytes64(), &mut bytes).is_ok();
+    bytes.extend_from_slice(block);
+    is_readable && is_whole(&bytes, &log.header, size, scan.crc_seed)
+}
+
+/// The checksum that a log has of its super root.
+fn sum_of(device: &dyn Device, scan: &Scan, log: &FoundLog) -> Option<BlockSum> {
+    scan.items_of(device, log)?.sums?.last().copied()
 }
 
 /// Writes the super root of a log into a draft.
@@ -102,7 +137,7 @@ impl Later<'_> {
                 let root = SuperRoot { nongc_ctime, durable_before, ..new };
                 let mut block = vec![0; self.scan.geometry.block_size.bytes()];
                 root.encode(&mut block, &self.scan.geometry, self.scan.crc_seed);
-                if self.is_right(log, &block) {
+                if is_right(self.device, self.scan, log, &block) {
                     return Some((root, block));
                 }
             }
@@ -204,20 +239,6 @@ impl Later<'_> {
             (level, pointers) = (level - 1, below);
         }
         Some(count)
-    }
-
-    /// Whether this is the block of the super root that a log was written with.
-    fn is_right(&self, log: &FoundLog, block: &[u8]) -> bool {
-        let sums = self.scan.items_of(self.device, log).and_then(|items| items.sums);
-        if let Some(sums) = sums {
-            return sums.last().is_some_and(|sum| sum.judge(block) == Verdict::Right);
-        }
-        let size = self.scan.geometry.block_size;
-        let mut bytes = vec![0; (log.header.nblocks as usize - 1) * size.bytes()];
-        let start = log.start.0 * size.bytes64();
-        let is_readable = self.device.read_at(start, &mut bytes).is_ok();
-        bytes.extend_from_slice(block);
-        is_readable && is_whole(&bytes, &log.header, size, self.scan.crc_seed)
     }
 }
 

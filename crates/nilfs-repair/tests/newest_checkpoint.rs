@@ -6,12 +6,12 @@ mod support;
 use std::sync::Arc;
 
 use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::{Filesystem, MountOptions, NewInode, Volume};
-use nilfs_ondisk::inode::S_IFREG;
+use nilfs_engine::{Filesystem, MountOptions, Volume};
 use nilfs_ondisk::summary::SR;
 use nilfs_repair::Risk;
 use support::{
-    BLOCK_SIZES, Image, Patient, content, content_of, formatted, heals, lived, mount, present,
+    BLOCK_SIZES, Content, Image, Patient, content, content_of, heals, lived, lose_super_root,
+    synced_around_checkpoint,
 };
 
 /// Damages the volumes that Linux has filled, and demands that each shows its last checkpoint but one.
@@ -38,15 +38,6 @@ fn goes_back(damage: impl Fn(&mut Image)) {
         let found = content_of(&Volume::open(device).unwrap(), None);
         assert!(found == expected, "the files are those of checkpoint {last_but_one}");
     }
-}
-
-/// The block of a super root, with other bytes, of which a checksum cannot tell what they were.
-fn lose_super_root(image: &mut Image) {
-    let logs = image.logs().into_iter().filter(|log| log.header.has(SR));
-    let newest = logs.max_by_key(|log| (log.header.seq, log.block)).unwrap();
-    let block = newest.block.0 as usize + newest.header.nblocks as usize - 1;
-    let size = image.block_size();
-    image.bytes[block * size..][..size].fill(0x5a);
 }
 
 /// Nothing but the log's checksum tells what a super root was that is put together.
@@ -76,26 +67,32 @@ fn a_super_root_that_is_lost_is_put_together() {
 /// A super root in the midst of fsyncs is not that which a superblock names.
 #[test]
 fn a_super_root_among_sync_logs_that_is_lost_is_put_together() {
-    let device = formatted(16 << 20, 4096, 64);
-    let fs = mount(&device);
-    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
-    for (nth, name) in ["before", "with", "after"].into_iter().enumerate() {
-        let file = fs.create(&fs.root().unwrap().inode, name.as_bytes(), &new).unwrap().inode;
-        fs.write(&file, 0, name.as_bytes()).unwrap();
-        fs.sync_file(&file).unwrap();
-        if nth == 1 {
-            fs.sync().unwrap();
-        }
-    }
-    let files = present(&*fs);
-    let mut image = Image::from(device.snapshot());
+    let (mut image, files) = synced_around_checkpoint();
     lose_super_root(&mut image);
     let refused = Filesystem::mount(memory(&image), MountOptions::default()).map(drop).unwrap_err();
     assert!(refused.to_string().contains("its super root is damaged"), "{refused}");
+    shows(image, &files);
+}
+
+/// A device may show what was in the block before.
+#[test]
+fn an_older_super_root_in_the_place_of_the_newest_is_replaced() {
+    let (mut image, files) = synced_around_checkpoint();
+    let roots = image.logs().into_iter().filter(|log| log.header.has(SR));
+    let roots: Vec<_> =
+        roots.map(|log| log.block.0 as usize + log.header.nblocks as usize - 1).collect();
+    let [.., older, newest] = roots[..] else { panic!("too few checkpoints") };
+    let size = image.block_size();
+    image.bytes.copy_within(older * size..(older + 1) * size, newest * size);
+    shows(image, &files);
+}
+
+/// Demands that a repair of a volume loses nothing of these files.
+fn shows(image: Image, files: &Content) {
     let patient = Patient::new(image);
     assert_eq!(patient.heal().risk(), Risk::Safe);
     let healed = content_of(&Volume::open(memory(&Image::from(patient.bytes()))).unwrap(), None);
-    assert_eq!(healed, files);
+    assert_eq!(healed, *files);
 }
 
 fn memory(image: &Image) -> Arc<dyn Device> {

@@ -13,11 +13,12 @@ use nilfs_check::{CheckError, Options, Report, Severity};
 use nilfs_device::{Device, FaultyDevice, MemoryDevice};
 use nilfs_engine::mkfs::{Parameters, format};
 use nilfs_engine::{
-    Attr, BlockNr, Cno, FileType, Files, Filesystem, FsyncBy, Ino, MountOptions, Volume,
+    Attr, BlockNr, Cno, FileType, Files, Filesystem, FsyncBy, Ino, MountOptions, NewInode, Volume,
 };
 use nilfs_ondisk::BlockSize;
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
-use nilfs_ondisk::summary::BlockInfo;
+use nilfs_ondisk::inode::S_IFREG;
+use nilfs_ondisk::summary::{BlockInfo, SR};
 use nilfs_repair::{Plan, Risk};
 use nilfs_sim::generate::Profile;
 use nilfs_sim::op::Op;
@@ -58,6 +59,32 @@ pub fn mount(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
     Filesystem::mount(Arc::clone(device) as _, MountOptions::default()).unwrap()
 }
 
+/// Fills the block of the newest super root with other bytes, of which a checksum cannot tell what they were.
+pub fn lose_super_root(image: &mut Image) {
+    let logs = image.logs().into_iter().filter(|log| log.header.has(SR));
+    let newest = logs.max_by_key(|log| (log.header.seq, log.block)).unwrap();
+    let block = newest.block.0 as usize + newest.header.nblocks as usize - 1;
+    let size = image.block_size();
+    image.bytes[block * size..][..size].fill(0x5a);
+}
+
+/// A volume after a power cut, with a checkpoint between fsyncs, and its files.
+pub fn synced_around_checkpoint() -> (Image, Content) {
+    let device = formatted(16 << 20, 4096, 64);
+    let fs = mount(&device);
+    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
+    for (nth, name) in ["before", "with", "after"].into_iter().enumerate() {
+        let file = fs.create(&fs.root().unwrap().inode, name.as_bytes(), &new).unwrap().inode;
+        fs.write(&file, 0, name.as_bytes()).unwrap();
+        fs.sync_file(&file).unwrap();
+        if nth == 1 {
+            fs.sync().unwrap();
+        }
+    }
+    let files = present(&*fs);
+    (Image::from(device.snapshot()), files)
+}
+
 /// Volumes with damage of which each needs another kind of repair.
 pub fn damaged() -> Vec<(&'static str, Image)> {
     let mut no_superblocks = Image::by_linux(1024);
@@ -85,8 +112,11 @@ pub fn damaged() -> Vec<(&'static str, Image)> {
     names.edit_record(Ino::ROOT, "many", |record| record[..8].fill(0));
     let deep = names.data(names.named("deep"), 0);
     names.edit(deep, |block| block.fill(0x5a));
+    let (mut super_root, _) = synced_around_checkpoint();
+    lose_super_root(&mut super_root);
     vec![
         ("newest checkpoint", newest),
+        ("a super root among sync logs", super_root),
         ("maps", maps),
         ("names", names),
         ("no superblocks", no_superblocks),
