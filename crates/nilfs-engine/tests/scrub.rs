@@ -18,7 +18,7 @@ use nilfs_engine::{
     Amount, CleanerOptions, Cno, Filesystem, Ino, Log, ManualRun, MountOptions, SegNum, Volume,
 };
 use nilfs_ondisk::crc::{BlockSum, crc32_le};
-use nilfs_ondisk::summary::{BlockInfo, seal_again};
+use nilfs_ondisk::summary::{BlockInfo, SR, seal_again};
 use nilfs_ondisk::{BlockNr, BlockSize, block_sums};
 
 const BLOCK: u64 = 1024;
@@ -777,4 +777,27 @@ fn the_device_always_has_something_to_read() {
     let segments = found.bytes.div_ceil(8 * MIB as u64) as u32;
     assert!(pieces <= 8 * segments, "{pieces} pieces in {segments} segments");
     assert!(idle <= segments, "{idle} times idle in {segments} segments");
+}
+
+/// All of a volume depends on its newest super root, which has a checksum besides its own: an older one in its place
+/// is seen.
+#[test]
+fn a_newest_super_root_that_is_another_one_is_named() {
+    let device = short_segments(SEGMENTS);
+    let fs = mount(&device);
+    write(&fs, &["one"]);
+    write(&fs, &["two"]);
+    fs.unmount().unwrap();
+    let all = common::logs(&device);
+    let roots = all.iter().filter(|log| log.header.has(SR));
+    let roots: Vec<_> = roots.map(|log| log.start.0 + u64::from(log.header.nblocks) - 1).collect();
+    let [.., older, newest] = roots[..] else { panic!("too few checkpoints") };
+    let mut block = vec![0; BLOCK as usize];
+    device.read_at(older * BLOCK, &mut block).unwrap();
+    device.write_at(newest * BLOCK, &[IoSlice::new(&block)]).unwrap();
+    let found = all_of(&device).damage;
+    let [damage] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(damage.blocks, BlockNr(newest)..BlockNr(newest + 1));
+    let needed: Vec<_> = damage.needs.iter().map(|need| need.ino).collect();
+    assert_eq!(needed, [Some(Ino::DAT), Some(Ino::CPFILE), Some(Ino::SUFILE)]);
 }

@@ -89,8 +89,25 @@ impl Moment {
         root_of(&self.super_root.cpfile)
     }
 
-    /// The segments in use, in order.
+    /// The segments in use, in order, and the newest log whatever the usages say: a super root that is not what was
+    /// written leads to other ones.
     pub(super) fn used_segments(&self) -> Result<Vec<UsedSegment>> {
+        let mut used = self.segments_in_use()?;
+        let geometry = self.store.geometry();
+        let segment = geometry.segment_of(self.newest.block);
+        if let Some(header) = reader::log_at(&self.store, self.newest.block) {
+            let end = self.newest.block.plus(header.nblocks.into());
+            let end = end.min(geometry.segment_end(segment));
+            let blocks = end.0 - geometry.segment_start(segment).0;
+            match used.binary_search_by_key(&segment, |it| it.segment) {
+                Ok(nth) => used[nth].blocks = used[nth].blocks.max(blocks),
+                Err(nth) => used.insert(nth, UsedSegment { segment, blocks }),
+            }
+        }
+        Ok(used)
+    }
+
+    fn segments_in_use(&self) -> Result<Vec<UsedSegment>> {
         let sufile = root_of(&self.super_root.sufile)?;
         let all = segments::usages(self.source(), &sufile, SegNum(0));
         let used = all.filter(|usage| usage.as_ref().map_or(true, |(_, usage)| usage.is_dirty()));

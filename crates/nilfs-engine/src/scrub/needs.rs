@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 
 use nilfs_ondisk::dat::DatEntry;
-use nilfs_ondisk::summary::BlockInfo;
+use nilfs_ondisk::summary::{BlockInfo, SR};
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, VBlockNr};
 
 use super::moment::Moment;
@@ -83,6 +83,16 @@ impl<'a> Needs<'a> {
                     self.add(&mut needs, Some(file.ino), offset, span);
                 }
                 at = at.plus(1);
+            }
+        }
+        let is_newest = log.start == self.moment.newest.block && log.header.has(SR);
+        if is_newest
+            && blocks.contains(&at)
+            && let Some(all) = self.all()
+        {
+            // The super root has the inodes of these, for all checkpoints.
+            for ino in [Ino::DAT, Ino::CPFILE, Ino::SUFILE] {
+                self.add(&mut needs, Some(ino), None, all);
             }
         }
         needs
