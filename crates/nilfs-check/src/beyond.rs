@@ -71,7 +71,7 @@ fn logs_beyond<'v, 'd>(
     }
     let mut found = logs_of_segment(volume, reader, gap.block, gap.seq, blank);
     if found.is_empty() && is_at_start {
-        found = logs_after_lost(volume, reader, segment, gap.seq);
+        found = logs_after_lost(volume, reader, segment, gap.seq, blank);
     }
     if found.is_empty()
         && let Ok(header) = summarized(reader, gap.block, gap.seq)
@@ -86,7 +86,7 @@ fn logs_beyond<'v, 'd>(
             found = logs_of_segment(volume, reader, geometry.segment_start(next), seq, blank);
         }
         if found.is_empty() {
-            found = logs_after_lost(volume, reader, next, seq);
+            found = logs_after_lost(volume, reader, next, seq, blank);
         }
     }
     logs.retain(|log| log.block != gap.block);
@@ -100,17 +100,18 @@ fn logs_after_lost<'v, 'd>(
     reader: &mut LogReader<'v, 'd>,
     lost: SegNum,
     seq: Seq,
+    blank: &mut Blank,
 ) -> Vec<Link> {
     let geometry = &volume.geometry;
     let bytes = u64::from(geometry.blocks_per_segment) * geometry.block_size.bytes64();
-    if !geometry.has_segment(lost) || bytes >= LONGEST_LOST {
+    if !geometry.has_segment(lost) || bytes > LONGEST_LOST {
         return Vec::new();
     }
     let later = (1..=LONGEST_LOST / bytes).map(|nth| (SegNum(lost.0 + nth), seq.plus(nth)));
     let later = later.filter(|(segment, _)| geometry.has_segment(*segment));
     let mut logs = later.map(|(segment, seq)| {
         let start = geometry.segment_start(segment);
-        logs_of_segment(volume, reader, start, seq, &mut Blank::default())
+        logs_of_segment(volume, reader, start, seq, blank)
     });
     logs.find(|logs| !logs.is_empty()).unwrap_or_default()
 }

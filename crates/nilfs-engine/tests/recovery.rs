@@ -470,6 +470,17 @@ fn zeros_over_the_end_of_a_segment_hide_no_later_logs() {
     }
 }
 
+/// A segment that a device has lost as a whole hides no later one.
+#[test]
+fn zeros_over_a_whole_segment_hide_no_later_logs() {
+    let (device, logs) = synced_one_by_one(512, 110);
+    let begins = |log: &&Log| log.header.seq != logs[0].header.seq;
+    let first = logs.iter().find(begins).unwrap();
+    let end = logs.iter().find(|log| log.header.seq.0 == first.header.seq.0 + 1).unwrap();
+    assert_eq!(end.start.0 - first.start.0, 512);
+    assert!(zeros_are_noticed(&device, first, end));
+}
+
 /// Returns a volume with segments of so many blocks, and the logs of so many fsyncs that come after its newest checkpoint.
 fn synced_one_by_one(blocks_per_segment: u32, fsyncs: usize) -> (Arc<MemoryDevice>, Vec<Log>) {
     let device = Arc::new(MemoryDevice::new(64 << 20));

@@ -103,7 +103,7 @@ fn logs_beyond(store: &Store, gap: &Gap, blank: &mut Blank) -> Vec<ChainedLog> {
     let mut found = search.logs(blank);
     let segment = store.geometry().segment_of(gap.at);
     if found.is_empty() && store.geometry().segment_start(segment) == gap.at {
-        found = logs_after_lost(store, segment, gap.seq);
+        found = logs_after_lost(store, segment, gap.seq, blank);
     }
     if found.is_empty() {
         found.extend(strange);
@@ -116,7 +116,7 @@ fn logs_beyond(store: &Store, gap: &Gap, blank: &mut Blank) -> Vec<ChainedLog> {
             let search = Search { blank: blank.bytes, ..Search::of(store, next, seq) };
             found = search.logs(blank);
             if found.is_empty() {
-                found = logs_after_lost(store, next, seq);
+                found = logs_after_lost(store, next, seq, blank);
             }
         }
     }
@@ -132,16 +132,18 @@ fn is_strange(store: &Store, log: &ChainedLog) -> bool {
 
 /// Returns the logs of the first segment that has any after some that a device can lose together, each as a whole,
 /// from `lost` on: they are shorter than what that may be. Most often, the log goes on in the order of the device.
-fn logs_after_lost(store: &Store, lost: SegNum, seq: Seq) -> Vec<ChainedLog> {
+fn logs_after_lost(store: &Store, lost: SegNum, seq: Seq, blank: &mut Blank) -> Vec<ChainedLog> {
     let geometry = store.geometry();
     let bytes = u64::from(geometry.blocks_per_segment) * geometry.block_size.bytes64();
-    if bytes >= LONGEST_LOST {
+    if bytes > LONGEST_LOST {
         return Vec::new();
     }
     let later = (1..=LONGEST_LOST / bytes).map(|nth| (SegNum(lost.0 + nth), seq.plus(nth)));
     let later = later.filter(|(segment, _)| geometry.has_segment(*segment));
-    let logs_of = |(segment, seq)| Search::of(store, segment, seq).logs(&mut Blank::default());
-    let mut logs = later.map(logs_of);
+    let mut logs = later.map(|(segment, seq)| {
+        let search = Search { blank: blank.bytes, ..Search::of(store, segment, seq) };
+        search.logs(blank)
+    });
     logs.find(|logs| !logs.is_empty()).unwrap_or_default()
 }
 
