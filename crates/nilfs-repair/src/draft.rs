@@ -422,6 +422,18 @@ impl Draft {
         })
     }
 
+    /// Whether a name that leads nowhere in a checkpoint of the past is in a block that the newest one has, too, or
+    /// may have: there the name may be right.
+    fn is_of_present_too(&self, at: Position, (finding, report): (&Finding, &Report)) -> bool {
+        let is_past = finding.place.checkpoint.is_some_and(|cno| cno < report.newest);
+        let ends = || {
+            let logged = self.logged.of(finding.place.ino?);
+            let vblock = logged.iter().find(|it| it.block == at.block)?.info.vblock()?;
+            Some(self.dat(report.newest_log)??.entry(vblock)?.end)
+        };
+        is_past && ends().is_none_or(|end| end == Cno::MAX)
+    }
+
     /// Puts names into their blocks again that older versions of these had, where names of a file are
     /// missing: it must have been one of them. Returns whether there were any.
     fn give_names_back(&mut self, report: &Report) -> Result<bool, RepairError> {
@@ -577,6 +589,7 @@ impl Draft {
             Correction::Bytes { at, .. } if is_name_given_up(finding, correction) => {
                 let (ino, action, risk) = match self.proved_targets.get(at) {
                     Some(ino) => (ino.0, format!("let it lead to inode {ino} again"), Risk::Safe),
+                    None if self.is_of_present_too(*at, (finding, report)) => return Ok(None),
                     None => {
                         self.lost_names.extend(self.older_name(*at, finding));
                         (0, "take the name out".to_owned(), Risk::Loses)

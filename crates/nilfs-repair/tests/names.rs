@@ -3,13 +3,22 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use nilfs_check::Severity;
-use nilfs_engine::FileType;
-use nilfs_ondisk::{Ino, dirent};
+use nilfs_device::{Device, MemoryDevice};
+use nilfs_engine::{Cno, FileType, NewInode, Volume};
+use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
+use nilfs_ondisk::{BlockNr, Ino, dirent};
 use nilfs_repair::{Plan, Risk};
-use support::{BLOCK_SIZES, Content, File, Image, Patient, content, heals, write};
+use support::{
+    BLOCK_SIZES, Content, File, Image, Patient, content, content_of, formatted, heals, mount, read,
+    write,
+};
 
 const I_LINKS: usize = 50;
+/// Where an entry of the DAT has its end.
+const END: usize = 16;
 
 /// Damages the volumes that Linux has filled, and demands that nothing is missing, in the present or in
 /// a snapshot.
@@ -266,4 +275,60 @@ fn a_name_is_not_given_up_without_a_loss() {
         let given_up = plan.repairs.iter().find(|it| it.fault.contains("names inode 20000"));
         assert_eq!(given_up.map(|it| it.risk), Some(Risk::Loses), "{:?}", plan.repairs);
     }
+}
+
+/// A name that leads nowhere in the past leads to its file in the present, if both have its block.
+#[test]
+fn what_the_past_has_lost_is_not_taken_from_the_present() {
+    let device = formatted(16 << 20, 1024, 64);
+    let fs = mount(&device);
+    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
+    let root = fs.root().unwrap().inode;
+    let create = |dir, name: &str| fs.create(dir, name.as_bytes(), &new).unwrap().inode;
+    let dir = fs.create(&root, b"dir", &NewInode { mode: S_IFDIR | 0o755, ..new }).unwrap().inode;
+    fs.commit().unwrap();
+    // These inodes share a block with one that has been there before.
+    let files: Vec<_> = (0..4).map(|nth| create(&root, &format!("file {nth}"))).collect();
+    let past = fs.commit().unwrap();
+    for file in &files {
+        fs.write(file, 0, b"content").unwrap();
+    }
+    // The bitmap of inodes becomes another one, too, and the root directory does not.
+    create(&dir, "one more");
+    fs.unmount().unwrap();
+    let mut image = Image::from(device.snapshot());
+    let files = content_now(&image);
+    lose_ifile_of(&mut image, past);
+    let patient = Patient::new(image);
+    patient.plan().apply(&*patient.device, &mut |_| {}).unwrap();
+    assert_eq!(content_now(&Image::from(patient.bytes())), files);
+}
+
+/// Fills with zeros what only a checkpoint of the past has of its ifile, and the summary of its log.
+fn lose_ifile_of(image: &mut Image, past: Cno) {
+    let size = image.block_size();
+    let logs = image.logs().into_iter().filter(|log| log.header.cno == past);
+    for log in logs.collect::<Vec<_>>() {
+        let first = log.block.plus(log.header.summary_blocks(image.geometry().block_size));
+        let infos = log.files.iter().flat_map(|it| it.blocks.iter().map(|info| (it.ino, info)));
+        let mut lost = Vec::new();
+        for (at, (ino, info)) in (first.0..).map(BlockNr).zip(infos) {
+            let is_over = info.vblock().is_some_and(|vblock| {
+                let (entry, offset) = image.dat_entry(vblock);
+                read(&image.block(entry.block)[offset..], END) != u64::MAX
+            });
+            if ino == Ino::IFILE && is_over {
+                lost.extend([at, log.block]);
+            }
+        }
+        for block in lost {
+            image.bytes[block.0 as usize * size..][..size].fill(0);
+        }
+    }
+}
+
+/// The files of the newest checkpoint.
+fn content_now(image: &Image) -> Content {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(image.bytes.clone()));
+    content_of(&Volume::open(device).unwrap(), None)
 }
