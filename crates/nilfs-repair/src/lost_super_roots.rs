@@ -12,7 +12,7 @@ use nilfs_ondisk::bmap::{
 };
 use nilfs_ondisk::crc::{BlockSum, Verdict};
 use nilfs_ondisk::inode::RawInode;
-use nilfs_ondisk::summary::{BlockInfo, SR};
+use nilfs_ondisk::summary::{BlockInfo, LogHeader, SR};
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::{BlockNr, Ino, VBlockNr};
 use zerocopy::little_endian::U64;
@@ -22,11 +22,11 @@ use crate::draft::{Draft, is_whole};
 use crate::logged::blocks_of;
 use crate::{Concerned, Repair, Risk, superblocks};
 
-/// Puts those super roots of a draft together that are not what was written, from the log on that a superblock names;
-/// without a superblock, from the newest one that can be read. Returns whether there were any.
+/// Puts damaged super roots of a draft together, from the log on that a superblock names or, without a superblock,
+/// from the newest one that can be read. Returns whether there were any.
 ///
 /// # Errors
-/// What is corrected cannot be kept.
+/// The corrected blocks cannot be kept.
 pub(crate) fn put_together(draft: &mut Draft, scan: &Scan) -> io::Result<bool> {
     let device: &dyn Device = &*draft.device;
     let cursors = superblocks::cursors(device).into_iter().map(|it| (it.seq, it.block));
@@ -50,8 +50,8 @@ pub(crate) fn put_together(draft: &mut Draft, scan: &Scan) -> io::Result<bool> {
         if let Some(here) = here {
             (before, since) = (Some(*here), Vec::new());
         } else if let Some(from) = before.filter(|_| !is_early) {
-            let later = Later { device, scan, before: from, since: &since };
-            if let Some((root, block)) = later.found() {
+            let next = NextSuperRoot { device, scan, before: from, since: &since };
+            if let Some((root, block)) = next.found() {
                 found.push((*log, block));
                 (before, since) = (Some(root), Vec::new());
             }
@@ -68,16 +68,35 @@ fn is_as_written(device: &dyn Device, scan: &Scan, log: &FoundLog) -> bool {
         .is_none_or(|sum| block().is_some_and(|it| sum.judge(&it) == Verdict::Right))
 }
 
-/// Whether this is the block of the super root that a log was written with.
-fn is_right(device: &dyn Device, scan: &Scan, log: &FoundLog, block: &[u8]) -> bool {
-    if let Some(sum) = sum_of(device, scan, log) {
-        return sum.judge(block) == Verdict::Right;
+/// A checksum that tells which super root a log was written with.
+enum Checksum<'a> {
+    /// The checksum that the log has of the block.
+    OfBlock(BlockSum),
+    /// The checksum of the log, and its other blocks.
+    OfLog { scan: &'a Scan, header: &'a LogHeader, others: Vec<u8> },
+}
+
+impl<'a> Checksum<'a> {
+    fn of(device: &dyn Device, scan: &'a Scan, log: &'a FoundLog) -> Option<Self> {
+        if let Some(sum) = sum_of(device, scan, log) {
+            return Some(Self::OfBlock(sum));
+        }
+        let size = scan.geometry.block_size;
+        let mut others = vec![0; (log.header.nblocks as usize - 1) * size.bytes()];
+        device.read_at(log.start.0 * size.bytes64(), &mut others).ok()?;
+        Some(Self::OfLog { scan, header: &log.header, others })
     }
-    let size = scan.geometry.block_size;
-    let mut bytes = vec![0; (log.header.nblocks as usize - 1) * size.bytes()];
-    let is_readable = device.read_at(log.start.0 * size.bytes64(), &mut bytes).is_ok();
-    bytes.extend_from_slice(block);
-    is_readable && is_whole(&bytes, &log.header, size, scan.crc_seed)
+
+    /// Whether this is the block of the super root.
+    fn fits(&self, block: &[u8]) -> bool {
+        match self {
+            Self::OfBlock(sum) => sum.judge(block) == Verdict::Right,
+            Self::OfLog { scan, header, others } => {
+                let log = [others, block].concat();
+                is_whole(&log, header, scan.geometry.block_size, scan.crc_seed)
+            }
+        }
+    }
 }
 
 /// The checksum that a log has of its super root.
@@ -109,8 +128,8 @@ fn last_of(log: &FoundLog) -> BlockNr {
     BlockNr(log.end().0 - 1)
 }
 
-/// A block of a file that was written after a super root.
-struct Change {
+/// A block of a map, or of data, that was written after a super root.
+struct NewBlock {
     /// 0 is data.
     level: u8,
     /// Its place in the file, or that of the first block below it.
@@ -118,8 +137,8 @@ struct Change {
     pointer: u64,
 }
 
-/// A super root that is to be found from another.
-struct Later<'a> {
+/// A super root that is to be found from the one before it.
+struct NextSuperRoot<'a> {
     device: &'a dyn Device,
     scan: &'a Scan,
     before: SuperRoot,
@@ -127,17 +146,18 @@ struct Later<'a> {
     since: &'a [&'a FoundLog],
 }
 
-impl Later<'_> {
+impl NextSuperRoot<'_> {
     /// The super root and its block.
     fn found(&self) -> Option<(SuperRoot, Vec<u8>)> {
         let log = *self.since.last()?;
         let (old, new) = (&self.before, self.with_its_maps()?);
+        let checksum = Checksum::of(self.device, self.scan, log)?;
         for nongc_ctime in [log.header.create, old.nongc_ctime] {
             for durable_before in [false, true] {
                 let root = SuperRoot { nongc_ctime, durable_before, ..new };
                 let mut block = vec![0; self.scan.geometry.block_size.bytes()];
                 root.encode(&mut block, &self.scan.geometry, self.scan.crc_seed);
-                if is_right(self.device, self.scan, log, &block) {
+                if checksum.fits(&block) {
                     return Some((root, block));
                 }
             }
@@ -170,7 +190,7 @@ impl Later<'_> {
     /// The root of a map as it was and as it became.
     fn maps(&self, inode: &RawInode, ino: Ino) -> Option<(Root, Root)> {
         let before = Root::parse(&inode.i_bmap).ok()?;
-        let after = root_after(&before, &self.changes(ino)?)?;
+        let after = root_after(&before, &self.new_blocks(ino)?)?;
         Some((before, after))
     }
 
@@ -183,8 +203,8 @@ impl Later<'_> {
         RawInode { i_bmap: encoded(map, &inode.i_bmap), i_blocks, ..*inode }
     }
 
-    /// What was written of a file, in this order.
-    fn changes(&self, ino: Ino) -> Option<Vec<Change>> {
+    /// Returns the blocks that were written of a file, in the order of writing.
+    fn new_blocks(&self, ino: Ino) -> Option<Vec<NewBlock>> {
         let mut found = Vec::new();
         for log in self.since {
             blocks_of(self.scan, self.device, log, &mut |of, logged| {
@@ -193,21 +213,21 @@ impl Later<'_> {
                 }
             });
         }
-        found.into_iter().map(|(block, info)| self.change(block, info)).collect()
+        found.into_iter().map(|(block, info)| self.new_block(block, info)).collect()
     }
 
-    fn change(&self, block: BlockNr, info: BlockInfo) -> Option<Change> {
+    fn new_block(&self, block: BlockNr, info: BlockInfo) -> Option<NewBlock> {
         Some(match info {
             BlockInfo::Data { vblocknr, offset } => {
-                Change { level: 0, key: offset.0, pointer: vblocknr.0 }
+                NewBlock { level: 0, key: offset.0, pointer: vblocknr.0 }
             }
-            BlockInfo::DatData { offset } => Change { level: 0, key: offset.0, pointer: block.0 },
-            BlockInfo::DatNode { key, level } => Change { level, key, pointer: block.0 },
+            BlockInfo::DatData { offset } => NewBlock { level: 0, key: offset.0, pointer: block.0 },
+            BlockInfo::DatNode { key, level } => NewBlock { level, key, pointer: block.0 },
             BlockInfo::Node { vblocknr } => {
                 let bytes = read(self.device, &self.scan.geometry, block)?;
                 let level = bytes[1];
-                let key = Node::parse(&bytes, level).ok()?.key(0);
-                Change { level, key, pointer: vblocknr.0 }
+                let key = Node::parse(&bytes, level).ok().filter(|_| level > 0)?.key(0);
+                NewBlock { level, key, pointer: vblocknr.0 }
             }
         })
     }
@@ -230,12 +250,12 @@ impl Later<'_> {
                 };
                 let bytes = read(self.device, &self.scan.geometry, block)?;
                 below.extend(pointers_of(Node::parse(&bytes, level).ok()?.entries()));
+                // Damaged nodes may lead in circles.
+                if count + below.len() as u64 > most {
+                    return None;
+                }
             }
             count += below.len() as u64;
-            // Damaged nodes may lead in circles.
-            if count > most {
-                return None;
-            }
             (level, pointers) = (level - 1, below);
         }
         Some(count)
@@ -259,19 +279,19 @@ fn encoded(root: &Root, before: &[u8; ROOT_SIZE]) -> [u8; ROOT_SIZE] {
     bytes
 }
 
-/// The root of a map after these changes, unless the map has become smaller: no summary tells of that.
-fn root_after(before: &Root, changes: &[Change]) -> Option<Root> {
-    let Some(top) = changes.iter().map(|it| it.level).max() else { return Some(before.clone()) };
-    let on_top = |entries: &mut dyn Iterator<Item = Entry>, level| {
-        let mut all: BTreeMap<u64, u64> = entries.collect();
-        let new = changes.iter().filter(|it| it.level == level);
+/// The root of a map after these blocks were written, unless the map has become smaller: no summary tells of that.
+fn root_after(before: &Root, new: &[NewBlock]) -> Option<Root> {
+    let Some(top) = new.iter().map(|it| it.level).max() else { return Some(before.clone()) };
+    let with_new = |held: Vec<Entry>, level| {
+        let mut all: BTreeMap<u64, u64> = held.into_iter().collect();
+        let new = new.iter().filter(|it| it.level == level);
         all.extend(new.map(|it| (it.key, it.pointer)));
         all
     };
     let (level, all) = match before {
         Root::Direct(pointers) if top == 0 => {
             let held = (0..).zip(*pointers).filter(|(_, pointer)| *pointer != 0);
-            let all = on_top(&mut { held }, 0);
+            let all = with_new(held.collect(), 0);
             if all.keys().all(|key| *key < DIRECT_POINTERS as u64) {
                 let mut pointers = [0; DIRECT_POINTERS];
                 all.iter().for_each(|(key, pointer)| pointers[*key as usize] = *pointer);
@@ -280,10 +300,10 @@ fn root_after(before: &Root, changes: &[Change]) -> Option<Root> {
             (1, all)
         }
         Root::Tree { level, entries } if top < *level => {
-            (*level, on_top(&mut entries.iter().copied(), level - 1))
+            (*level, with_new(entries.clone(), level - 1))
         }
         // The root was split, and everything below the new one was written.
-        _ => (top.checked_add(1)?, on_top(&mut std::iter::empty(), top)),
+        _ => (top.checked_add(1)?, with_new(Vec::new(), top)),
     };
     let entries: Vec<Entry> = all.into_iter().collect();
     let is_root = level < LEVEL_MAX && entries.len() <= ROOT_MAX_CHILDREN;

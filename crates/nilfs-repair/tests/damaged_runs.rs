@@ -168,7 +168,7 @@ fn a_volume_mounts_after_a_repair_and_what_is_wrong_is_named() {
     }
 }
 
-/// The last block that the logs of a volume have, or one not far behind it.
+/// Returns the last block that the logs of a volume have, or one not far behind it.
 fn end_of_logs(image: &Image) -> usize {
     image.logs().last().expect("there are logs").block.0 as usize + 4
 }

@@ -67,7 +67,7 @@ fn what_a_summary_says_of_the_blocks_of_another_log_is_not_believed() {
 }
 
 /// An older super root over the newest one was believed: `fsck -p` said "repaired" of a volume that was empty then.
-/// What was there follows from the older ones.
+/// The older super roots and the summaries tell the right one.
 #[test]
 fn a_super_root_of_another_log_is_none_of_this_one() {
     for block_size in BLOCK_SIZES {

@@ -101,7 +101,7 @@ impl<'a> Chain<'a> {
         Self { at: log.end(), segment, next, before: Some(*log), ..begun }
     }
 
-    /// The same chain, but only summaries and super roots are read. It can go on after a log that is torn, or that
+    /// Returns this chain with only summaries and super roots read. It can go on after a log that is torn, or that
     /// cannot be read.
     pub(crate) fn skimming(self) -> Self {
         Self { skims: true, ..self }

@@ -274,8 +274,8 @@ impl<'a> Search<'a> {
         let lost = lost
             .filter(|bytes| *bytes > blank)
             .map(|bytes| (at.plus((bytes - blank) / size), bytes));
-        let looked_at = std::iter::once((at, blank)).chain(lost).take_while(|(at, _)| *at < end);
-        let is_unwritten = { looked_at }.all(|(at, bytes)| {
+        let looked_at = std::iter::once((at, blank)).chain(lost);
+        let is_unwritten = looked_at.take_while(|(at, _)| *at < end).all(|(at, bytes)| {
             let ahead = near.saturating_sub(bytes).min(NEAR);
             self.block(at, ahead).is_some_and(is_zero)
         });

@@ -89,8 +89,8 @@ impl Moment {
         root_of(&self.super_root.cpfile)
     }
 
-    /// The segments in use, in order, and the newest log whatever the usages say: a super root that is not what was
-    /// written leads to other ones.
+    /// Returns the segments in use, in order. The newest log counts as in use even if the segment usages say
+    /// otherwise: a damaged super root may lead to old usages.
     pub(super) fn used_segments(&self) -> Result<Vec<UsedSegment>> {
         let mut used = self.segments_in_use()?;
         let geometry = self.store.geometry();
