@@ -483,7 +483,8 @@ impl Checker<'_, '_> {
         self.filled(segment).max(used)
     }
 
-    /// Blocks from the start of a segment on that are filled with logs of the same use of it.
+    /// Blocks from the start of a segment on that are filled with logs of the same use of it, as far as these
+    /// count for the newest checkpoint.
     pub(crate) fn filled(&mut self, segment: SegNum) -> u64 {
         if let Some(known) = self.filled.get(&segment) {
             return *known;
@@ -491,10 +492,12 @@ impl Checker<'_, '_> {
         let mut reader = LogReader::new(self.volume, false);
         let start = self.volume.geometry.segment_start(segment);
         let end = self.volume.geometry.segment_end(segment);
+        let newest = (self.newest.header.seq, self.newest.log);
         let (mut at, mut seq) = (start, None);
         while at < end
             && let Ok((header, _)) = read_log(&mut reader, at)
             && *seq.get_or_insert(header.seq) == header.seq
+            && (header.seq, at) <= newest
         {
             at = at.plus(header.nblocks.into());
         }

@@ -276,6 +276,22 @@ fn a_view_has_what_a_repair_restores_however_many_logs_are_damaged() {
     }
 }
 
+/// The segment of the newest checkpoint was taken to be in use as far as the sync logs after it go, so that these
+/// became parts of the checkpoint, and could not be rolled forward any more.
+#[test]
+fn a_lost_block_of_the_sufile_costs_no_fsync() {
+    let mut synced = synced();
+    let block = synced.image.data(Ino::SUFILE, 0).block;
+    destroy(&mut synced.image, block);
+    let patient = Patient::new(synced.image.clone());
+    let view = AsRepaired::new(Arc::clone(&patient.device), &Observer::default());
+    let shown = Volume::open_with(view.device, Verify::Rescue).unwrap().recovered_tree().unwrap();
+    assert!(present(&shown) == synced.files[2], "a view has what was synced");
+    let plan = patient.heal();
+    assert_eq!(plan.risk(), Risk::Safe);
+    assert!(recovered(&patient) == synced.files[2]);
+}
+
 /// A repair that had restored summaries said nothing of the content of their logs, which was gone: the files
 /// were named only once a scrub had read everything.
 #[test]
