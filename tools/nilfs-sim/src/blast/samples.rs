@@ -29,11 +29,20 @@ use crate::medium::{Medium, content, medium};
 /// The bytes of a segment.
 const SEGMENT: u64 = 128 << 10;
 
-/// Segments of a volume.
-const SEGMENTS: u64 = 40;
+/// The bytes of a segment that has many sync logs.
+const LARGE_SEGMENT: u64 = 512 << 10;
+
+/// The bytes of a volume.
+const VOLUME: u64 = 5 << 20;
+
+/// The bytes of a volume of large segments.
+const LARGE_VOLUME: u64 = 12 << 20;
 
 /// Syncs before a crash.
 const SYNCED: u64 = 9;
+
+/// Syncs before a crash that are in more than one segment.
+const MANY_SYNCED: u64 = 24;
 
 /// After this time, the superblocks follow the log.
 const LONG: Duration = Duration::from_secs(20);
@@ -49,6 +58,9 @@ pub enum Left {
     /// Without power: with checkpoints after the one that the superblocks name, and sync logs after the
     /// newest.
     Crashed,
+    /// As [`Left::Crashed`], with large segments and many sync logs after the newest checkpoint, in its segment
+    /// and the next.
+    Synced,
     /// Without power, soon after it was made: the superblocks name the empty checkpoint.
     Fresh,
     /// Made and filled by Linux, and unmounted.
@@ -68,11 +80,13 @@ pub struct Which {
 
 impl Which {
     /// All there are.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self { left: Left::Clean, block_bytes: 4096 },
         Self { left: Left::Crashed, block_bytes: 4096 },
         Self { left: Left::Clean, block_bytes: 1024 },
         Self { left: Left::Crashed, block_bytes: 1024 },
+        Self { left: Left::Synced, block_bytes: 4096 },
+        Self { left: Left::Synced, block_bytes: 1024 },
         Self { left: Left::Fresh, block_bytes: 1024 },
         Self { left: Left::Linux, block_bytes: 4096 },
         Self { left: Left::LinuxThenCrashed, block_bytes: 4096 },
@@ -87,7 +101,7 @@ impl Which {
     pub fn make(self, seed: u64) -> Result<Sample, String> {
         ThreadClock::set(EPOCH);
         let (start, events, synced) = match self.left {
-            Left::Clean | Left::Crashed => {
+            Left::Clean | Left::Crashed | Left::Synced => {
                 Writer::begin(self, seed, formatted(self))?.live(self)?
             }
             Left::Fresh => Writer::begin(self, seed, formatted(self))?.begin_to_live()?,
@@ -129,6 +143,7 @@ impl fmt::Display for Which {
         let left = match self.left {
             Left::Clean => "clean",
             Left::Crashed => "crashed",
+            Left::Synced => "synced",
             Left::Fresh => "fresh",
             Left::Linux => "linux",
             Left::LinuxThenCrashed => "linux-crashed",
@@ -207,11 +222,15 @@ pub fn options() -> MountOptions {
 }
 
 fn formatted(which: Which) -> Vec<u8> {
-    let device = MemoryDevice::new(SEGMENT * SEGMENTS + 4096);
+    let (segment, volume) = match which.left {
+        Left::Synced => (LARGE_SEGMENT, LARGE_VOLUME),
+        _ => (SEGMENT, VOLUME),
+    };
+    let device = MemoryDevice::new(volume + 4096);
     let mut parameters = Parameters::new(*b"a damaged volume", 0x0b_1a_57, EPOCH.seconds as u64);
     parameters.block_size =
         BlockSize::from_bytes(which.block_bytes.into()).expect("the sizes of blocks are possible");
-    parameters.blocks_per_segment = SEGMENT as u32 / which.block_bytes;
+    parameters.blocks_per_segment = segment as u32 / which.block_bytes;
     format(&device, &parameters).expect("the shape of the volume is possible");
     device.snapshot()
 }
@@ -311,7 +330,8 @@ impl Writer {
                 self.fs.unmount().map_err(|error| error.to_string())?;
                 Ok((self.start, self.medium.below().take_events(), BTreeMap::new()))
             }
-            _ => self.crash(),
+            Left::Synced => self.crash_after(MANY_SYNCED, false),
+            _ => self.crash_after(SYNCED, true),
         }
     }
 
@@ -332,7 +352,7 @@ impl Writer {
 
     fn live_briefly(mut self) -> Result<Lived, String> {
         self.some_checkpoints().map_err(|error| error.to_string())?;
-        self.crash()
+        self.crash_after(SYNCED, true)
     }
 
     /// Lets time pass.
@@ -346,7 +366,7 @@ impl Writer {
     /// Every segment is used once, so that blocks have a former content.
     fn churn(&mut self) -> Result<(), Error> {
         for _ in 0..10 {
-            self.file("churn", SEGMENT * SEGMENTS / 8)?;
+            self.file("churn", VOLUME / 8)?;
             self.fs.sync()?;
             self.pass(LONG);
             self.fs.unlink(&self.root()?, b"churn")?;
@@ -410,19 +430,23 @@ impl Writer {
         Ok(())
     }
 
-    /// Syncs one file after the other, until the power fails.
-    fn crash(mut self) -> Result<Lived, String> {
-        let synced = self.sync_files().map_err(|error| error.to_string())?;
+    /// Syncs one file after the other, with a checkpoint between them or none, until the power fails.
+    fn crash_after(mut self, syncs: u64, checkpoint: bool) -> Result<Lived, String> {
+        let synced = self.sync_files(syncs, checkpoint).map_err(|error| error.to_string())?;
         let events = self.medium.below().take_events();
         debug_assert_eq!(after(self.start.clone(), &events), content(&self.medium));
         Ok((self.start, events, synced))
     }
 
-    fn sync_files(&mut self) -> Result<BTreeMap<(BlockNr, Seq), Synced>, Error> {
+    fn sync_files(
+        &mut self,
+        syncs: u64,
+        checkpoint: bool,
+    ) -> Result<BTreeMap<(BlockNr, Seq), Synced>, Error> {
         let mut costs = BTreeMap::new();
         let mut known = self.logs();
         let mut before = look(&content(&self.medium)).map_err(Error::Inconsistent)?;
-        for nth in 0..SYNCED {
+        for nth in 0..syncs {
             let root = self.root()?;
             let name = format!("synced {nth}");
             let inode = match nth {
@@ -441,16 +465,17 @@ impl Writer {
             };
             self.fs.sync_file(&inode)?;
             self.pass(SHORT);
-            // A checkpoint between them has what was synced before.
-            if nth == 1 {
+            // What was synced before a checkpoint, it has.
+            let is_checkpoint = checkpoint && nth == 1;
+            if is_checkpoint {
                 self.fs.commit()?;
                 costs.clear();
             }
             let (now, after) =
                 (self.logs(), look(&content(&self.medium)).map_err(Error::Inconsistent)?);
-            if nth != 1 {
+            if !is_checkpoint {
                 let cost = Cost::between(&before, &after);
-                let synced = Synced { cost, is_last: nth + 1 == SYNCED };
+                let synced = Synced { cost, is_last: nth + 1 == syncs };
                 let new = now.iter().filter(|log| !known.contains(log));
                 costs.extend(new.map(|log| (*log, synced.clone())));
             }
