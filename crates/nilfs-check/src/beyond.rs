@@ -132,7 +132,7 @@ fn logs_of_segment<'v, 'd>(
         if let Ok(header) = summarized(reader, at, seq)
             && !(at == from && is_strange(volume, reader, at, &header))
         {
-            let log = Link { block: at, header };
+            let log = in_its_place(volume, reader, Link { block: at, header });
             at = log.end();
             logs.push(log);
             continue;
@@ -160,6 +160,22 @@ fn is_strange<'v, 'd>(
     let changed = reader.changed(at, header).ok().flatten().unwrap_or_default();
     let first = header.summary_blocks(volume.block_size());
     changed.wrong.first().is_some_and(|range| range.contains(&at.plus(first)))
+}
+
+/// Returns a log, or the first one that begins inside it if its summary was written for another place.
+fn in_its_place<'v, 'd>(
+    volume: &'v Volume<'d>,
+    reader: &mut LogReader<'v, 'd>,
+    mut log: Link,
+) -> Link {
+    let end = volume.geometry.segment_end(volume.geometry.segment_of(log.block));
+    while is_strange(volume, reader, log.block, &log.header)
+        && let Some(block) = next_log(reader, log.block.plus(1)..log.end().min(end), log.header.seq)
+        && let Ok(header) = summarized(reader, block, log.header.seq)
+    {
+        log = Link { block, header };
+    }
+    log
 }
 
 /// The logs that later ones, of those that follow each other, call durable: no power cut has torn them.

@@ -711,6 +711,33 @@ fn with_three_checkpoints() -> Arc<MemoryDevice> {
     device
 }
 
+/// A summary that lies one block after its place says that its log reaches into the next one, which was looked for
+/// after that: all that came later was gone.
+#[test]
+fn a_summary_in_the_block_after_its_place_hides_no_checkpoint() {
+    let device = volume(BLOCK as u64, 16);
+    let fs = mount(&device);
+    let file = make(&fs, &fs.root().unwrap().inode, "file");
+    for nth in 0..5 {
+        fs.write(&file, 0, &pattern(nth, 3000)).unwrap();
+        fs.sync().unwrap();
+    }
+    let size = open(&device).superblock().geometry().block_size;
+    let all = logs(&device);
+    let roots: Vec<_> = all.iter().filter(|log| log.header.has(SR)).collect();
+    // The first of them has the directory, which would be lost.
+    for log in &roots[2..roots.len() - 1] {
+        let damaged = copy_of(&device);
+        let at = log.start.0 * BLOCK as u64;
+        let mut summary = vec![0; log.header.summary_blocks(size) as usize * BLOCK];
+        damaged.read_at(at, &mut summary).unwrap();
+        damaged.write_at(at, &[IoSlice::new(&[0; BLOCK]), IoSlice::new(&summary)]).unwrap();
+        let report = nilfs_check::check(&*damaged, &Default::default()).unwrap();
+        assert_eq!(report.newest, roots[roots.len() - 1].header.cno, "block {}", log.start);
+        assert!(read(&damaged) == pattern(4, 3000), "block {}", log.start);
+    }
+}
+
 #[test]
 fn without_recovery_a_read_only_mount_shows_the_newest_checkpoint() {
     let [_, device] = crashed(VOLUMES[1], 5);

@@ -1,6 +1,8 @@
 //! What lies beyond a log that is missing. After a power cut that may be anything that was not durable.
 //! But a log that says that the missing one had been durable shows that this was damaged.
 
+use std::ops::Range;
+
 use nilfs_ondisk::crc::{BlockSum, Verdict};
 use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{self, SR};
@@ -241,6 +243,7 @@ impl<'a> Search<'a> {
         let is_passed = std::mem::take(&mut self.passes);
         let log = self.here().filter(|_| !is_passed);
         let log = log.or_else(|| if self.is_unwritten() { None } else { self.find() })?;
+        let log = self.in_its_place(log);
         (self.at, self.before, self.blank) = (log.end(), Some(log), 0);
         Some(log)
     }
@@ -252,7 +255,21 @@ impl<'a> Search<'a> {
 
     /// The first log after the block here.
     fn find(&mut self) -> Option<ChainedLog> {
-        (self.at.0 + 1..self.end.0).find_map(|at| self.log(BlockNr(at), PIECE))
+        self.first_in(self.at.plus(1)..self.end)
+    }
+
+    fn first_in(&mut self, blocks: Range<BlockNr>) -> Option<ChainedLog> {
+        (blocks.start.0..blocks.end.0).find_map(|at| self.log(BlockNr(at), PIECE))
+    }
+
+    /// Returns a log, or the first one that begins inside it if its summary was written for another place.
+    fn in_its_place(&mut self, mut log: ChainedLog) -> ChainedLog {
+        while is_strange(self.store, &log)
+            && let Some(inside) = self.first_in(log.start.plus(1)..log.end().min(self.end))
+        {
+            log = inside;
+        }
+        log
     }
 
     /// The log in a block, for which the device is asked for so many bytes.
