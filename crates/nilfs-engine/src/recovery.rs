@@ -52,7 +52,8 @@ pub(crate) struct LogScan {
 struct Beyond {
     gap: Gap,
     /// The first of the logs that says so.
-    vouching: BlockNr,
+    vouching: ChainedLog,
+    /// Those up to the first that may be torn.
     logs: Vec<ChainedLog>,
 }
 
@@ -459,11 +460,14 @@ fn complete(store: &Store, found: &LogScan) -> Result<RollForward> {
     let mut complete = gathering.complete;
     if let Some(Beyond { gap, vouching, logs }) = &found.beyond {
         complete.fault = Some(Error::Inconsistent(format!(
-            "the log in block {} is damaged; it was durable when the log in block {vouching} was written",
-            gap.at
+            "the log in block {} is damaged; it was durable when the log in block {} was written",
+            gap.at, vouching.start
         )));
         complete.stops_at = Some(gap.at);
         complete.cut_off.clone_from(logs);
+        if logs.iter().all(|log| log.start != vouching.start) {
+            complete.cut_off.push(*vouching);
+        }
     }
     Ok(complete)
 }
@@ -484,7 +488,7 @@ fn end_of_logs(store: &Store, gap: &Gap, needed: BlockNr) -> BlockNr {
 pub struct RecoveryPlan {
     /// Those that are rolled forward.
     pub applied: Vec<Log>,
-    /// Whole ones that cannot be.
+    /// Those that cannot be, of which the content may be lost, too.
     pub lost: Vec<Log>,
     /// Why they cannot.
     pub why: Option<Error>,

@@ -140,7 +140,9 @@ fn has_log(
 fn give_up(draft: &mut Draft, wrong: BlockNr, plan: RecoveryPlan) -> io::Result<Option<Made>> {
     let RecoveryPlan { applied, lost, stops_at, .. } = plan;
     let is_applied = applied.iter().any(|log| log.start == wrong);
-    let wrong = Some(wrong).filter(|_| !is_applied);
+    let offset = wrong.0 * draft.block_size()?;
+    let is_gone = draft.given_up.iter().any(|(given_up, _)| *given_up == offset);
+    let wrong = Some(wrong).filter(|_| !is_applied && !is_gone);
     let starts: BTreeSet<BlockNr> = lost.iter().map(|log| log.start).chain(wrong).collect();
     let Some(first) = starts.first().copied() else { return Ok(None) };
     for log in &starts {

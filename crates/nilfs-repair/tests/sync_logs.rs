@@ -276,6 +276,26 @@ fn a_view_has_what_a_repair_restores_however_many_logs_are_damaged() {
     }
 }
 
+/// A log that says that a lost one was durable stayed when all after that was given up, if its own content was lost,
+/// too. So a mount refused what was left, and fsck went back to an older checkpoint.
+#[test]
+fn a_damaged_log_that_proves_a_loss_is_given_up_with_it() {
+    let mut synced = synced_files();
+    synced.image.forget_copies();
+    let (logs, size) = (synced.image.logs(), synced.image.geometry().block_size);
+    let proving = logs.iter().find(|log| log.block == synced.logs[2]).unwrap();
+    let content = proving.header.summary_blocks(size);
+    let end = synced.logs[3].0 - synced.logs[2].0;
+    synced.destroy(1, 0);
+    (content..=end).for_each(|block| synced.destroy(2, block));
+    let patient = Patient::new(synced.image.clone());
+    let plan = patient.heal();
+    assert_eq!(plan.risk(), Risk::Loses);
+    let lost: Vec<_> = plan.lost.iter().map(|log| log.start).collect();
+    assert_eq!(lost, [synced.logs[2]]);
+    assert!(recovered(&patient) == synced.files[0]);
+}
+
 /// The segment of the newest checkpoint was taken to be in use as far as the sync logs after it go, so that these
 /// became parts of the checkpoint, and could not be rolled forward any more.
 #[test]

@@ -72,7 +72,7 @@ fn witnesses_at(store: &Store, gap: &Gap, cno: Cno, blank: &mut Blank) -> Option
     let mut numbered = logs.iter().enumerate();
     let (_, vouching) =
         numbered.find(|(nth, log)| vouches_for_all_before(store, log, *nth, cno))?;
-    let vouching = vouching.start;
+    let vouching = *vouching;
     let torn = (0..logs.len()).find(|nth| !stands(store, &logs, *nth));
     logs.truncate(torn.unwrap_or(logs.len()));
     Some(Beyond { gap: *gap, vouching, logs })
