@@ -556,17 +556,18 @@ impl Anew<'_> {
     fn inode(&mut self, at: Position, part: &Part) -> Option<Replacement> {
         let layout = Palloc::new(self.geometry.block_size, self.geometry.inode_size);
         let slot = layout.entry(part.ino.0);
-        let is_directory = self.has_names(part);
+        let first = self.first_block(part);
+        let is_directory = first.map(|block| is_first_of_directory(&block, part.ino));
         let versions = self.versions(at.block, (Ino::IFILE, slot.block.0), &part.life);
-        let versions = versions.filter_map(|bytes| {
+        let mut versions = versions.filter_map(|bytes| {
             let inode = RawInode::parse(bytes.get(slot.offset..)?).ok()?;
             let file_type = inode.file_type().ok().filter(|_| inode.i_links_count.get() > 0)?;
-            Some((file_type == FileType::Directory, inode))
+            // Another file may have had the number.
+            let is_it = is_directory.is_none_or(|it| it == (file_type == FileType::Directory));
+            is_it.then_some(inode)
         });
-        let versions: Vec<_> = versions.collect();
-        // Another file may have had the number.
-        let same = versions.iter().find(|(directory, _)| *directory == is_directory);
-        let older = same.or(versions.first()).map(|(_, inode)| *inode);
+        let older = versions.next();
+        drop(versions);
         let (inode, action) = match older.and_then(|it| self.brought_up_to_date(it, part)) {
             Some(inode) => (
                 inode,

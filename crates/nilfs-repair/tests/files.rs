@@ -5,10 +5,14 @@ mod support;
 use std::sync::Arc;
 
 use nilfs_device::Device;
-use nilfs_engine::Volume;
+use nilfs_engine::{NewInode, Volume};
 use nilfs_ondisk::Ino;
+use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
+use nilfs_ondisk::palloc::Palloc;
 use nilfs_repair::Risk;
-use support::{BLOCK_SIZES, Image, Patient, UUID, add, bad_sectors, heals, write};
+use support::{
+    BLOCK_SIZES, Image, Patient, UUID, add, bad_sectors, content, formatted, heals, mount, write,
+};
 
 const I_BLOCKS: usize = 0;
 const I_SIZE: usize = 8;
@@ -75,6 +79,38 @@ fn no_file_keeps_a_size_that_none_can_have() {
             }
         }
     }
+}
+
+/// A directory whose inode was lost became a file, because an older version of the inode is that of a file which had the
+/// number before; and what was in it went to lost+found.
+#[test]
+fn a_directory_with_the_number_of_an_older_file_stays_a_directory() {
+    let device = formatted(16 << 20, 4096, 64);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    let new = |kind| NewInode { mode: kind | 0o644, uid: 0, gid: 0, rdev: Default::default() };
+    let older = fs.create(&root, b"older", &new(S_IFREG)).unwrap().inode;
+    fs.write(&older, 0, &[1; 20_000]).unwrap();
+    fs.commit().unwrap();
+    let number = older.ino();
+    drop(older);
+    fs.unlink(&root, b"older").unwrap();
+    fs.commit().unwrap();
+    let dir = fs.create(&root, b"dir", &new(S_IFDIR)).unwrap().inode;
+    assert_eq!(dir.ino(), number);
+    let file = fs.create(&dir, b"file", &new(S_IFREG)).unwrap().inode;
+    fs.write(&file, 0, &[2; 5000]).unwrap();
+    fs.unmount().unwrap();
+
+    let mut image = Image::from(device.snapshot());
+    let layout = Palloc::new(image.geometry().block_size, image.geometry().inode_size);
+    let inodes = image.data(Ino::IFILE, layout.entry(number.0).block.0).block;
+    let at = inodes.0 as usize * image.block_size();
+    image.bytes[at..at + 4096].iter_mut().for_each(|byte| *byte ^= 0x5a);
+    let patient = Patient::new(image);
+    assert_eq!(patient.heal().risk(), Risk::Loses);
+    let found = content(&patient.bytes());
+    assert!(found["/dir/file"].3.starts_with(&[2; 5000]), "{:?}", found.keys());
 }
 
 #[test]
