@@ -107,7 +107,9 @@ impl Cost {
         cost
     }
 
-    fn has_range(&self, ino: Ino, lost: &Range<u64>) -> bool {
+    /// Whether these bytes of a file are among it.
+    #[must_use]
+    pub fn has_range(&self, ino: Ino, lost: &Range<u64>) -> bool {
         let mut left = lost.clone();
         let mut ranges = self.ranges.get(&ino).cloned().unwrap_or_default();
         ranges.sort_unstable_by_key(|range| range.start);

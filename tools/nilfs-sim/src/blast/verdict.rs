@@ -425,12 +425,10 @@ impl Judge<'_> {
             });
             of_file || of_directory || of_path || seen.named.contains(&loss.path)
         };
-        let mut damaged = self.damage.blocks(self.sample);
-        let reads_it = scrub || !damaged.all(|it| it.holds == Holds::Content);
         let unnamed: Vec<Loss> = losses
             .iter()
             .filter(|it| it.allowed && !it.unproven && it.kind != LossKind::Extra)
-            .filter(|it| reads_it || !is_content(it))
+            .filter(|it| scrub || !self.is_of_content(it))
             .filter(|it| !is_known(it))
             .cloned()
             .collect();
@@ -460,6 +458,16 @@ impl Judge<'_> {
         let same = files.iter().filter(|(_, file)| file.ino == ino);
         let had = same.map(|(path, _)| String::from_utf8_lossy(path).into_owned());
         had.chain([format!("lost+found/#{ino}")]).collect()
+    }
+
+    /// Whether all of it was in blocks of content that are damaged.
+    fn is_of_content(&self, loss: &Loss) -> bool {
+        let LossKind::Range(lost) = &loss.kind else { return false };
+        let number = self.sample.picture.files.get(&loss.path).map(|it| it.ino);
+        let mut content = Cost::default();
+        let blocks = self.damage.blocks(self.sample).filter(|it| it.holds == Holds::Content);
+        blocks.for_each(|it| content.add(&it.cost));
+        number.is_some_and(|ino| content.has_range(ino, lost))
     }
 
     /// Whether it is lost because its inode may be.
@@ -496,7 +504,9 @@ impl Judge<'_> {
         }
         let is_whole = |path: &[u8]| seen.states.get(path).is_none_or(|state| state == "whole");
         let is_unnamed = |loss: &&Loss| {
-            is_whole(&loss.path) && (is_content(loss) || above(&loss.path).all(is_whole))
+            is_whole(&loss.path)
+                && self.paths_of(&loss.path).iter().all(|path| is_whole(path.as_bytes()))
+                && (is_content(loss) || above(&loss.path).all(is_whole))
         };
         let unnamed: Vec<Loss> = losses
             .iter()
