@@ -151,6 +151,36 @@ impl Broken {
         self.bytes = device.snapshot();
     }
 
+    /// Writes a block of a file anew, in a checkpoint that is not the newest.
+    fn change(&mut self, path: &str, nth: usize) {
+        let device = Arc::new(MemoryDevice::from(std::mem::take(&mut self.bytes)));
+        let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+        let written = self.versions.get_mut(path).unwrap();
+        let mut bytes = written.last().unwrap().clone();
+        bytes[nth * BLOCK..][..BLOCK].fill(0x77);
+        fs.write(&find(&fs, path), (nth * BLOCK) as u64, &[0x77; BLOCK]).unwrap();
+        written.push(bytes);
+        fs.commit().unwrap();
+        fs.unmount().unwrap();
+        self.bytes = device.snapshot();
+        self.go_on();
+    }
+
+    /// Salvages it where these blocks cannot be read.
+    #[track_caller]
+    fn salvage_without(&self, mut blocks: Vec<usize>) -> Salvaged {
+        blocks.sort_unstable();
+        let (mut map, mut at) = ("# by hand\n0x0 + 1\n".to_owned(), 0);
+        for block in blocks {
+            map += &format!("{at:#x} {:#x} +\n{block:#x} {:#x} -\n", block - at, BLOCK / 2);
+            at = block + BLOCK / 2;
+        }
+        map += &format!("{at:#x} {:#x} +\n", self.bytes.len() - at);
+        let path = self.directory.path().join("map");
+        fs::write(&path, map).unwrap();
+        self.salvage(&["--map", path.to_str().unwrap()])
+    }
+
     /// Puts garbage in the place of a block.
     fn damage(&mut self, at: usize) {
         self.bytes[at..at + BLOCK].fill(0xa5);
@@ -555,21 +585,35 @@ fn a_map_of_ddrescue_says_what_cannot_be_read() {
     let bad: Vec<usize> = volume.blocks(large, |info| matches!(info, BlockInfo::Data { .. }));
     let third = |blocks: &[usize], nth: usize| blocks[blocks.len() - LARGE - 1 + nth];
     // The same block of all versions.
-    let blocks: Vec<usize> =
+    let blocks =
         (0..3).map(|version| third(&bad[..bad.len() - version * (LARGE + 1)], 5)).collect();
-    let mut sorted = blocks.clone();
-    sorted.sort_unstable();
-    let (mut map, mut at) = ("# by hand\n0x0 + 1\n".to_owned(), 0);
-    for block in sorted {
-        map += &format!("{at:#x} {:#x} +\n{block:#x} {:#x} -\n", block - at, BLOCK / 2);
-        at = block + BLOCK / 2;
-    }
-    map += &format!("{at:#x} {:#x} +\n", volume.bytes.len() - at);
-    let path = volume.directory.path().join("map");
-    fs::write(&path, map).unwrap();
-    let salvaged = volume.salvage(&["--map", path.to_str().unwrap()]);
+    let salvaged = volume.salvage_without(blocks);
     assert_eq!(salvaged.not_whole(), [("two/large", "partial")]);
     assert_eq!(salvaged.missing("two/large"), [(5 * BLOCK, BLOCK)]);
+}
+
+/// Of a file of which one block could not be read, everything came from an older checkpoint, and what else had
+/// been written since was lost.
+#[test]
+fn an_older_version_stands_in_only_for_what_cannot_be_read() {
+    let mut volume = Broken::new();
+    let large = volume.inodes["one/large"];
+    let is_data = |info: &BlockInfo| matches!(info, BlockInfo::Data { .. });
+    let blocks = volume.blocks(large, is_data);
+    let salvaged = volume.salvage_without(vec![blocks[blocks.len() - LARGE - 1 + 5]]);
+    assert_eq!(salvaged.not_whole(), [("one/large", "partial")]);
+    assert_eq!(salvaged.missing("one/large"), [(5 * BLOCK, BLOCK)]);
+    let newest = volume.versions["one/large"].last().unwrap();
+    assert!(differs_within(newest, &salvaged.file("one/large"), &[(5 * BLOCK, BLOCK)]));
+    let files = salvaged.report["files"].as_array().unwrap();
+    let file = files.iter().find(|file| file["path"] == "one/large").unwrap();
+    let older = salvaged.report["checkpoint"].as_u64().unwrap() - 1;
+    assert!(file["checkpoint"].as_u64().is_some_and(|cno| cno <= older), "{file}");
+
+    // Where the block is all that has been written since, nothing else is lost with the older version.
+    volume.change("one/large", 5);
+    let salvaged = volume.salvage_without(vec![volume.newest(large, is_data)]);
+    assert_eq!(salvaged.not_whole(), [("one/large", "older")]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use nilfs_ondisk::crc::Verdict;
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::{BlockNr, SegNum};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::log::reader::{self, DescribedBlock, Proof};
 use crate::store::{Store, Verify};
 use crate::tree::{Extent, File, MappedBlock, Tree};
@@ -63,11 +63,33 @@ impl Evidence {
     /// # Errors
     /// Damage of the metadata that lead to it, a device error.
     pub fn judge(&mut self, tree: &Tree, file: &File) -> Result<Doubts> {
+        self.doubts(tree, file, &mut Err)
+    }
+
+    /// As [`Evidence::judge`], of what can be read of a file of which not all can.
+    ///
+    /// # Errors
+    /// Damage of the metadata that lead to it.
+    pub fn judge_readable(&mut self, tree: &Tree, file: &File) -> Result<Doubts> {
+        self.doubts(tree, file, &mut |error| if error.is_fault() { Ok(()) } else { Err(error) })
+    }
+
+    /// Calls `unread` for each block that cannot be read.
+    fn doubts(
+        &mut self,
+        tree: &Tree,
+        file: &File,
+        unread: &mut dyn FnMut(Error) -> Result<()>,
+    ) -> Result<Doubts> {
         let mut doubts = Doubts::default();
         let size = self.store.block_size().bytes64();
-        tree.blocks(file, &mut |mapped, content| {
+        tree.blocks(file, |mapped, content| {
+            let content = match content {
+                Ok(content) => content,
+                Err(error) => return unread(error),
+            };
             let part = match self.verdict(file, mapped, content) {
-                Verdict::Right => return,
+                Verdict::Right => return Ok(()),
                 Verdict::Wrong => &mut doubts.wrong,
                 Verdict::Unverified => &mut doubts.unverified,
             };
@@ -77,6 +99,7 @@ impl Evidence {
                 Some(last) if last.end() == offset => last.length += length,
                 _ => part.push(Extent { offset, length }),
             }
+            Ok(())
         })?;
         Ok(doubts)
     }

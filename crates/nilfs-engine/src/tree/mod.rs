@@ -224,18 +224,23 @@ impl Tree {
         file.survey(&self.view())
     }
 
-    /// Calls `visit` with every block of a file that lies on the device, and all of its content.
+    /// Calls `visit` with every block of a file that lies on the device, and all of its content, or why that
+    /// cannot be read. Ends where `visit` fails.
     ///
     /// # Errors
-    /// Damage, a device error.
-    pub fn blocks(&self, file: &File, visit: &mut dyn FnMut(MappedBlock, &[u8])) -> Result<()> {
+    /// Damage of the metadata that lead there, and what `visit` returns.
+    pub fn blocks(
+        &self,
+        file: &File,
+        mut visit: impl FnMut(MappedBlock, Result<&[u8]>) -> Result<()>,
+    ) -> Result<()> {
         let view = self.view();
         let mut content = vec![0; view.store.block_size().bytes()];
         file.scan(&view, FileBlock(0), &mut |key| {
             if let Some(mapped) = file.on_device(&view, key)? {
-                view.store.read_content(mapped.block, &mut content)?;
-                view.store.set_right(mapped.block, &mut content)?;
-                visit(mapped, &content);
+                let read = view.store.read_content(mapped.block, &mut content);
+                let read = read.and_then(|()| view.store.set_right(mapped.block, &mut content));
+                visit(mapped, read.map(|()| &content[..]))?;
             }
             Ok(ControlFlow::Continue(()))
         })

@@ -2,6 +2,7 @@
 
 mod losses;
 mod map;
+mod remains;
 mod report;
 mod walk;
 
@@ -37,7 +38,8 @@ use crate::signature::OnVolume;
 /// Works where nothing mounts: if no superblock leads to a checkpoint, the device is scanned for the
 /// logs of checkpoints. Nothing is written to it. Files come from the newest checkpoint that can be
 /// used. One that is damaged there comes from the newest older checkpoint that has a whole version of
-/// it; if there is none, what can be read is copied, and the rest is a hole. The volume is read as nilfs
+/// it. If there is none, or it lacks what can be read of the newest version, that is copied, and the rest
+/// is a hole. The volume is read as nilfs
 /// fsck would leave it, without writing that. Owners, permissions, times, links and holes are kept. Each
 /// file that is not whole is listed; the exit code is 1 then.
 ///

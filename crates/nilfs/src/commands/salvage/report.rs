@@ -28,8 +28,12 @@ pub enum Fate {
     Partial {
         /// Those parts of a file.
         missing: Vec<Extent>,
+        /// Those of the others that have another checksum than they were written with.
+        wrong: Vec<Extent>,
         /// Why they are.
         why: String,
+        /// An older checkpoint that has a whole version, without what can be read of this one.
+        whole_in: Option<Cno>,
     },
     /// It can be read, but it is not what was written, or fsck gives something of it up, or guesses it.
     Damaged {
@@ -54,6 +58,11 @@ impl Fate {
     /// As a checkpoint has it that is not the newest.
     pub fn older(tree: &Tree) -> Self {
         Self::Older { cno: tree.cno(), created: tree.created() }
+    }
+
+    /// Of a directory of which names are missing.
+    pub fn names_missing(why: String) -> Self {
+        Self::Partial { missing: Vec::new(), wrong: Vec::new(), why, whole_in: None }
     }
 
     fn name(&self) -> &'static str {
@@ -216,9 +225,11 @@ impl FileRecord {
         match fate {
             Fate::Whole => {}
             Fate::Older { cno, .. } => checkpoint = Some(cno.0),
-            Fate::Partial { missing: parts, why } => {
+            Fate::Partial { missing: parts, wrong, why, whole_in } => {
                 missing = parts.iter().map(part).collect();
+                doubtful = wrong.iter().map(part).collect();
                 reason = Some(why.clone());
+                checkpoint = whole_in.map(|cno| cno.0);
             }
             Fate::Damaged { parts, why } => {
                 doubtful = parts.iter().map(part).collect();
@@ -252,10 +263,15 @@ fn details(fate: &Fate) -> String {
         Fate::Older { cno, created } => {
             format!(": as of checkpoint {cno}, {}", local_time(*created as i64))
         }
-        Fate::Partial { missing, why } if missing.is_empty() => {
+        Fate::Partial { missing, why, .. } if missing.is_empty() => {
             format!(": names are missing: {}", printable(why.as_bytes()))
         }
-        Fate::Partial { missing, .. } => named(missing, "missing"),
+        Fate::Partial { missing, wrong, whole_in, .. } => {
+            let wrong = if wrong.is_empty() { "" } else { &named(wrong, "not what was written") };
+            let older =
+                whole_in.map(|cno| format!("; an older version is whole in checkpoint {cno}"));
+            format!("{}{wrong}{}", named(missing, "missing"), older.unwrap_or_default())
+        }
         Fate::Damaged { parts, .. } if !parts.is_empty() => named(parts, "not what was written"),
         Fate::Unverified { parts } => named(parts, "may not be what was written"),
         Fate::Damaged { why, .. } | Fate::Lost { why } => {

@@ -22,6 +22,7 @@ use nilfs_engine::{Cno, Error, FileType, Ino};
 use nilfs_repair::Loss;
 
 use super::losses::Losses;
+use super::remains::{Remains, Version, is_readable};
 use super::report::{Fate, Report};
 use crate::beneath::Destination;
 use crate::commands::cp::{Copier, is_damage};
@@ -65,6 +66,12 @@ struct Found {
     nth: usize,
     source: RescuedTree,
     file: File,
+}
+
+impl Found {
+    fn version(&self) -> Version<'_> {
+        Version { tree: &self.source.tree, file: &self.file }
+    }
 }
 
 /// Where a name was read, and the number that it leads to.
@@ -427,7 +434,7 @@ impl Salvager {
             }
             nth += 1;
         }
-        (names, fate.unwrap_or(Fate::Partial { missing: Vec::new(), why }))
+        (names, fate.unwrap_or_else(|| Fate::names_missing(why)))
     }
 
     /// The file that a name leads to; `None` if it has been deleted after the name was read.
@@ -485,8 +492,8 @@ impl Salvager {
         }
     }
 
-    /// Copies the newest version that can be read as a whole or, if there is none, what can be read
-    /// of the newest version. Returns from which checkpoint it is.
+    /// Copies the newest version that can be read as a whole, unless what can be read of a newer one is missing
+    /// in it: then that is copied. Returns from which checkpoint it is.
     fn newest_whole(&mut self, found: &Found, to: &Destination) -> anyhow::Result<(Fate, usize)> {
         let loss = self.loss(found);
         let fate = match &loss {
@@ -502,6 +509,8 @@ impl Salvager {
             },
         };
         let mut tried = (found.source.volume, found.file.clone());
+        let mut remains = None;
+        let mut whole_in = None;
         let mut nth = found.nth + 1;
         while let Some((here, source)) = self.older(nth, self.limit) {
             nth = here;
@@ -521,7 +530,12 @@ impl Salvager {
                 let is_same = loss.is_some() && older.file.has_same_inode(&found.file);
                 let lacks_content =
                     is_same || self.loss(&older).is_some_and(|(loss, _)| loss == Loss::Content);
-                if !lacks_content {
+                if loss.is_none() && !self.has_remains(&older, found, &mut remains)? {
+                    if is_readable(older.version()) {
+                        whole_in = Some(older.source.tree.cno());
+                        break;
+                    }
+                } else if !lacks_content {
                     match self.copy_from(&older, to) {
                         Ok(()) => return Ok((self.proved(&older, fate), nth)),
                         Err(error) if is_damage(&error) => {}
@@ -538,7 +552,32 @@ impl Salvager {
         if found.file.file_type() != FileType::Regular {
             return Ok((Fate::Lost { why }, found.nth));
         }
-        Ok((self.copy_partly(found, to, why)?, found.nth))
+        let remains = match remains {
+            Some(remains) => remains,
+            None => self.remains(found)?,
+        };
+        Ok((self.copy_partly((found, remains), to, (why, whole_in))?, found.nth))
+    }
+
+    /// Whether an older version of a file has all that can be read of a newer one.
+    fn has_remains(
+        &mut self,
+        older: &Found,
+        newer: &Found,
+        remains: &mut Option<Remains>,
+    ) -> anyhow::Result<bool> {
+        if newer.file.file_type() != FileType::Regular {
+            return Ok(true);
+        }
+        let remains = match remains {
+            Some(remains) => remains,
+            None => remains.insert(self.remains(newer)?),
+        };
+        Ok(remains.are_in(newer.version(), older.version()))
+    }
+
+    fn remains(&mut self, found: &Found) -> Result<Remains, Error> {
+        Remains::of(found.version(), self.evidence(&found.source))
     }
 
     /// Losses of a file that can be read, and why.
@@ -551,14 +590,7 @@ impl Salvager {
         if !matches!(found.file.file_type(), FileType::Regular | FileType::Symlink) {
             return fate;
         }
-        let (rescue, device) = (&self.rescue, &self.device);
-        let evidence = match self.evidence.entry(found.source.volume) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => match rescue.evidence(Arc::clone(device), &found.source) {
-                Some(evidence) => new.insert(evidence),
-                None => return fate,
-            },
-        };
+        let Some(evidence) = self.evidence(&found.source) else { return fate };
         match evidence.judge(&found.source.tree, &found.file) {
             Ok(Doubts { wrong, .. }) if !wrong.is_empty() => {
                 Fate::Damaged { parts: wrong, why: "its checksum is wrong".to_owned() }
@@ -572,21 +604,31 @@ impl Salvager {
         }
     }
 
+    /// Evidence for the content of files in a tree, if there is any.
+    fn evidence(&mut self, source: &RescuedTree) -> Option<&mut Evidence> {
+        match self.evidence.entry(source.volume) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(new) => {
+                let evidence = self.rescue.evidence(Arc::clone(&self.device), source)?;
+                Some(new.insert(evidence))
+            }
+        }
+    }
+
     fn copy_partly(
         &mut self,
-        found: &Found,
+        (found, remains): (&Found, Remains),
         to: &Destination,
-        why: String,
+        (why, whole_in): (String, Option<Cno>),
     ) -> anyhow::Result<Fate> {
-        let tree = &found.source.tree;
-        let survey = tree.survey(&found.file)?;
+        let Remains { survey, wrong } = remains;
         let entry = image::Entry::hold(&found.source.files, found.file.ino())?;
         self.copier.begin(&found.source.files);
-        let block_bytes = tree.block_size().bytes64();
+        let block_bytes = found.source.tree.block_size().bytes64();
         let mut missing = self.copier.copy_readable(&entry, to, &survey.data, block_bytes)?;
         missing.extend(survey.unknown);
         missing.sort_unstable_by_key(|extent| extent.offset);
-        Ok(Fate::Partial { missing, why })
+        Ok(Fate::Partial { missing, wrong, why, whole_in })
     }
 
     fn copy_from(&mut self, found: &Found, to: &Destination) -> anyhow::Result<()> {
