@@ -10,7 +10,7 @@ use nilfs_engine::{FileType, Ino, SegNum, Volume};
 use nilfs_ondisk::geometry::{PRIMARY_SUPERBLOCK, secondary_superblock};
 use nilfs_ondisk::inode::INODE_SIZE;
 use nilfs_ondisk::palloc::{BlockRole, Palloc};
-use nilfs_ondisk::summary::{BlockInfo, SR};
+use nilfs_ondisk::summary::{BlockInfo, FileInfo, SR};
 use nilfs_ondisk::superblock::CHECKED_BYTES;
 use nilfs_ondisk::{BlockNr, BlockSize, FileBlock, Seq, dirent};
 
@@ -122,7 +122,8 @@ pub fn in_use(
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::from(content.to_vec()));
     let scan = Scan::run(&*device, &|_| {}).map_err(|error| error.to_string())?;
     let block_size = scan.geometry.block_size;
-    let logs = logs_in_use(&device, &scan)?;
+    let volume = Volume::open(Arc::clone(&device)).map_err(|error| error.to_string())?;
+    let logs = logs_in_use(&volume, &scan)?;
     let mut blocks = superblocks(content.len() as u64, block_size);
     let mut newest: BTreeMap<Owner, (Seq, u64)> = BTreeMap::new();
     let mut owned: Vec<(Owner, Seq, u64)> = Vec::new();
@@ -141,8 +142,9 @@ pub fn in_use(
         }
         let mut number = log.start.0 + summary;
         for file in &items.files {
+            let of_file = file_type(&volume, file, picture);
             for info in &file.blocks {
-                let holds = kind(file.ino, info, picture, block_size);
+                let holds = kind((file.ino, of_file), info, block_size);
                 blocks.push(block(number, holds, 0..block_size.bytes(), Cost::default()));
                 if let BlockInfo::Data { offset, .. } = info {
                     let owner = (file.ino, *offset);
@@ -186,8 +188,7 @@ pub fn in_use(
 }
 
 /// The logs of segments in use, but for those that were there before a segment was used again.
-fn logs_in_use(device: &Arc<dyn Device>, scan: &Scan) -> Result<Vec<FoundLog>, String> {
-    let volume = Volume::open(Arc::clone(device)).map_err(|error| error.to_string())?;
+fn logs_in_use(volume: &Volume, scan: &Scan) -> Result<Vec<FoundLog>, String> {
     let segments = volume.segments(SegNum(0)).map_err(|error| error.to_string())?;
     let dirty: BTreeSet<SegNum> =
         segments.iter().filter(|it| it.dirty || it.active).map(|it| it.segment).collect();
@@ -216,7 +217,19 @@ fn superblocks(bytes: u64, block_size: BlockSize) -> Vec<Block> {
     vec![copy(PRIMARY_SUPERBLOCK), copy(secondary)]
 }
 
-fn kind(ino: Ino, info: &BlockInfo, picture: &Picture, block_size: BlockSize) -> Holds {
+/// The type of a file that a log has, in the checkpoint of the log if that is there: another may have the number
+/// now.
+fn file_type(volume: &Volume, file: &FileInfo, picture: &Picture) -> Option<FileType> {
+    let then = volume.tree(Some(file.cno)).and_then(|tree| Ok(tree.file(file.ino)?.file_type()));
+    then.ok()
+        .or_else(|| picture.files.values().find(|seen| seen.ino == file.ino).map(|seen| seen.kind))
+}
+
+fn kind(
+    (ino, file_type): (Ino, Option<FileType>),
+    info: &BlockInfo,
+    block_size: BlockSize,
+) -> Holds {
     match (ino, info) {
         (_, info) if info.is_node() => Holds::Node,
         (Ino::DAT, _) => Holds::Dat,
@@ -228,13 +241,8 @@ fn kind(ino: Ino, info: &BlockInfo, picture: &Picture, block_size: BlockSize) ->
                 _ => Holds::InodeBitmap,
             }
         }
-        _ => {
-            let is_it = |seen: &&super::picture::Seen| seen.ino == ino;
-            match picture.files.values().find(is_it).map(|seen| seen.kind) {
-                Some(FileType::Directory) => Holds::Directory,
-                _ => Holds::Content,
-            }
-        }
+        _ if file_type == Some(FileType::Directory) => Holds::Directory,
+        _ => Holds::Content,
     }
 }
 
