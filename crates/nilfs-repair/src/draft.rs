@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use nilfs_check::{CheckError, Correction, Finding, Options, Position, Report, Rule};
+use nilfs_check::{CheckError, Correction, Finding, Options, Part, Position, Report, Rule};
 use nilfs_device::{CopyOnWriteDevice, Device, IoSlice, Scratch, Writes};
 use nilfs_engine::Log;
 use nilfs_engine::scan::Scan;
@@ -114,6 +114,8 @@ pub(crate) struct Draft {
     remade: BTreeMap<Ino, Range<Cno>>,
     /// Checkpoints of the past that may have to be given up.
     pub(crate) doomed: Doomed,
+    /// Blocks of the cpfile that were made anew: checkpoints that have been deleted may be in them again.
+    pub(crate) with_deleted: BTreeSet<BlockNr>,
 }
 
 /// What a correction comes to.
@@ -173,6 +175,7 @@ impl Draft {
             nameless: Nameless::default(),
             remade: BTreeMap::new(),
             doomed: Doomed::default(),
+            with_deleted: BTreeSet::new(),
         }
     }
 
@@ -232,8 +235,10 @@ impl Draft {
             if !self.apply(&report)? {
                 break;
             }
-            report = self.check().map_err(RepairError::Check)?;
-            report = self.judged(report)?;
+            report = self.check_again()?;
+            while self.delete_again(&report)? {
+                report = self.check_again()?;
+            }
         }
         self.note_other_damage()?;
         if !self.in_view {
@@ -244,6 +249,11 @@ impl Draft {
             self.doubts = self.doubts_of(&self.segments, report.newest_log)?;
         }
         Ok(report)
+    }
+
+    fn check_again(&mut self) -> Result<Report, RepairError> {
+        let report = self.check().map_err(RepairError::Check)?;
+        self.judged(report)
     }
 
     /// Says which logs will be moved although more is wrong with them than was corrected: their
@@ -682,6 +692,9 @@ impl Draft {
         {
             let life = self.remade.entry(part.ino).or_insert_with(|| part.life.clone());
             *life = life.start.min(part.life.start)..life.end.max(part.life.end);
+        }
+        if let Correction::Block { part: Part { ino: Ino::CPFILE, .. }, .. } = correction {
+            self.with_deleted.insert(at.block);
         }
         let geometry = superblocks::best(&*self.device).map_err(io::Error::other)?.geometry();
         let size = geometry.block_size.bytes64();

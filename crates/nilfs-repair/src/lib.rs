@@ -27,6 +27,7 @@ mod broken_past;
 mod concerned;
 mod contradicted;
 mod dat;
+mod deleted_past;
 mod draft;
 mod evidence;
 mod file_type;
