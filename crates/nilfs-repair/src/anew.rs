@@ -7,6 +7,7 @@
 //! last. Where a block of a metadata file is gone, an older version of it is a beginning: the
 //! checker says what else has become other since.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -31,7 +32,7 @@ use crate::contradicted::Disputed;
 use crate::dat::{Dat, read};
 use crate::file_type::is_first_of_directory;
 use crate::logged::{Logged, LoggedBlocks, Wanted};
-use crate::salvage::LostName;
+use crate::salvage::{LostName, Source};
 use crate::{Risk, salvage, superblocks};
 
 /// Bytes that are to be other ones.
@@ -686,11 +687,21 @@ impl Anew<'_> {
         let is_readable = found.is_some();
         let doubtful = || read(self.as_found, &self.geometry, at.block);
         let doubtful = if is_readable { None } else { doubtful() };
-        let versions = self.logged.data(part.ino, part.key, part.key.checked_add(1)).iter();
-        let older = versions.filter(|it| it.block != at.block && it.since <= part.life.start);
+        let others = self.logged.data(part.ino, part.key, part.key.checked_add(1)).iter();
+        let others = others.filter(|it| it.block != at.block);
+        let older = others.clone().filter(|it| it.since <= part.life.start);
         let older = older.max_by_key(|it| (it.since, it.written));
-        let versions =
-            salvage::Versions { found, doubtful, older: older.and_then(|it| self.read(it.block)) };
+        let now = part.life.end.min(self.newest.cno);
+        // Of those with the same beginning, one was moved, or synced again.
+        let newer = others.filter(|it| part.life.end <= now && it.since >= part.life.end);
+        let newer = newer.min_by_key(|it| (it.since, Reverse(it.written)));
+        let read = |it: &Logged| self.read(it.block);
+        let versions = salvage::Versions {
+            found,
+            doubtful,
+            older: older.and_then(read),
+            newer: newer.and_then(read),
+        };
         let size = self.geometry.block_size.bytes();
         let salvaged = salvage::directory_block((part, at.block), &versions, size);
         let action = match salvaged.kept {
@@ -700,10 +711,12 @@ impl Anew<'_> {
         };
         // Another file may have the number now.
         let generation = |ino, cno| Some(self.inode_as_of(ino, cno)?.i_generation.get());
-        let then = older.map_or(Cno(0), |it| it.since);
-        let now = part.life.end.min(self.newest.cno);
         let is_same = |lost: &LostName| {
-            let then = if lost.is_doubtful { now } else { then };
+            let then = match lost.source {
+                Source::Older => older.map_or(Cno(0), |it| it.since),
+                Source::Newer => part.life.start,
+                Source::Doubtful => now,
+            };
             let before = generation(lost.ino, then);
             before.is_some() && before == generation(lost.ino, now)
         };

@@ -30,7 +30,7 @@ use crate::logged::{self, LoggedBlocks, Wanted};
 use crate::misled::MisledName;
 use crate::names::Nameless;
 use crate::repairs::Repairs;
-use crate::salvage::{self, LostName};
+use crate::salvage::{self, LostName, Source};
 use crate::stage::{Sharing, Stage};
 use crate::{
     Concerned, Kept, Loss, Observer, Repair, RepairError, Risk, Segments, Settings, displaced_by,
@@ -424,7 +424,7 @@ impl Draft {
             let record = salvage::named(&older, found.name).filter(|it| it.ino != found.ino)?;
             Some(LostName {
                 block: at.block,
-                is_doubtful: false,
+                source: Source::Older,
                 name: record.name.to_vec(),
                 ino: record.ino,
                 type_code: record.type_code,
@@ -469,7 +469,7 @@ impl Draft {
                 let name = String::from_utf8_lossy(&lost.name);
                 self.repairs.push(Repair {
                     fault: finding.fault(),
-                    action: format!("give it the name {name:?} back, which it had before"),
+                    action: format!("give it the name {name:?} back, which it {}", lost.source),
                     risk: Risk::Loses,
                     concerned: Concerned::new(finding.place.ino, Loss::Attributes),
                 });
@@ -681,7 +681,7 @@ impl Draft {
             return Ok(self.keep(finding, why));
         }
         let times = self.made.entry((at, Stage::of(correction), bit)).or_default();
-        if *times == MOST_TIMES {
+        if *times >= most_times(finding, report) {
             return Ok(None);
         }
         *times += 1;
@@ -810,6 +810,13 @@ impl Draft {
         let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
         Ok(superblock.geometry().block_size.bytes64())
     }
+}
+
+/// How often what a finding is about is corrected. On the count of an inode that a checkpoint of the past shares
+/// with the present, the present has the last word.
+fn most_times(finding: &Finding, report: &Report) -> u8 {
+    let is_past = finding.place.checkpoint.is_some_and(|cno| cno < report.newest);
+    if is_past && finding.rule == Rule::LinkCount { 1 } else { MOST_TIMES }
 }
 
 /// Whether a correction takes a name out of a directory.

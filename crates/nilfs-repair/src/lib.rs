@@ -54,7 +54,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use nilfs_check::{CheckError, Finding, Foreign, Options, Report, Rule};
+use nilfs_check::{CheckError, Finding, Foreign, Options, Report, Rule, Severity};
 use nilfs_device::{Device, MaskedDevice, Scratch, Writes};
 use nilfs_engine::{Error, Log};
 use nilfs_ondisk::{Ino, SegNum};
@@ -301,7 +301,9 @@ fn passes(
         let Some(after) = plan.after.clone().filter(|_| plan.can_be_applied()) else { break };
         let view = rewrite::view(device, &plan.writes);
         let next = pass(&view, draft(&view), Ok(after))?;
-        if !next.can_be_applied() {
+        let is_idle =
+            plan.after.iter().zip(&next.after).any(|(one, other)| tells_the_same(one, other));
+        if !next.can_be_applied() || is_idle {
             break;
         }
         plan.repairs.extend(next.repairs);
@@ -329,6 +331,15 @@ fn passes(
         plan.doubtful.extend(draft(&view).damaged_content(left));
     }
     Ok(plan)
+}
+
+/// Whether the same is wrong by two reports: one more pass would go on in a circle.
+fn tells_the_same(one: &Report, other: &Report) -> bool {
+    let told = |report: &Report| -> Vec<_> {
+        let wrong = report.findings.iter().filter(|it| it.severity > Severity::Note);
+        wrong.map(|it| (it.rule, it.place.ino, it.message.clone())).collect()
+    };
+    told(one) == told(other)
 }
 
 /// Why nothing may be written to a volume whose secondary superblock is all that is left, while

@@ -1,6 +1,7 @@
 //! Blocks of directories: what can still be read of them.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use nilfs_check::Part;
 use nilfs_ondisk::dirent::{self, HEADER_SIZE, Record, record_at};
@@ -10,19 +11,42 @@ use nilfs_ondisk::{BlockNr, Ino};
 /// Records begin at multiples of this.
 const ALIGNMENT: usize = 4;
 
+/// Source of a name, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    /// An older version of the block.
+    Older,
+    /// The version that has taken its place.
+    Newer,
+    /// Content of the block, which is not what was written.
+    Doubtful,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Older | Self::Doubtful => "had before",
+            Self::Newer => "has had since",
+        })
+    }
+}
+
 /// A name that a directory may have had in a block that is damaged.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LostName {
     pub(crate) block: BlockNr,
-    /// Whether it is in what is there, which is not what was written, and not in an older version of the block:
-    /// that counts first.
-    pub(crate) is_doubtful: bool,
+    pub(crate) source: Source,
     pub(crate) name: Vec<u8>,
     pub(crate) ino: Ino,
     pub(crate) type_code: u8,
 }
 
 impl LostName {
+    fn new(block: BlockNr, source: Source, record: &Record<'_>) -> Self {
+        let name = record.name.to_vec();
+        Self { block, source, name, ino: record.ino, type_code: record.type_code }
+    }
+
     /// Puts the name into its block again. `None` if there is no room for it.
     pub(crate) fn give_back(&self, block: &mut [u8]) -> Option<()> {
         let file_type = FileType::from_dirent_code(self.type_code)?;
@@ -35,8 +59,8 @@ pub(crate) struct Salvaged {
     pub(crate) bytes: Vec<u8>,
     /// How many names are in it, besides "." and "..".
     pub(crate) kept: usize,
-    /// Names of an older version of the block, which may have been removed since, and of what is there if that
-    /// is not what was written.
+    /// Names of an older version of the block, which may have been removed since, of a newer one, and of what is
+    /// there if that is not what was written.
     pub(crate) lost: Vec<LostName>,
 }
 
@@ -49,6 +73,8 @@ pub(crate) struct Versions {
     pub(crate) doubtful: Option<Vec<u8>>,
     /// An older version of the block.
     pub(crate) older: Option<Vec<u8>>,
+    /// The version that has taken its place, if it is of the past.
+    pub(crate) newer: Option<Vec<u8>>,
 }
 
 /// Makes a block with the names that can be read of it. The first of a directory has "." and ".."; if
@@ -61,6 +87,8 @@ pub(crate) fn directory_block(
     let mut bytes = vec![0; size];
     let found = versions.found.as_deref().map(names).unwrap_or_default();
     let older = versions.older.as_deref().map(names).unwrap_or_default();
+    let mut newer = versions.newer.as_deref().map(names).unwrap_or_default();
+    newer.retain(|it| !older.iter().any(|older| older.name == it.name));
     let mut doubtful = versions.doubtful.as_deref().map(names).unwrap_or_default();
     // It may be a block of another directory.
     let is_own = |it: &Record<'_>| match it.name {
@@ -72,7 +100,7 @@ pub(crate) fn directory_block(
         doubtful.clear();
     }
     if part.key == 0 {
-        let mut all = found.iter().chain(&older).chain(&doubtful);
+        let mut all = found.iter().chain(&older).chain(&newer).chain(&doubtful);
         let parent = all.find(|record| record.name == b"..");
         dirent::format_first(&mut bytes, part.ino, parent.map_or(Ino::ROOT, |it| it.ino));
     } else {
@@ -85,15 +113,10 @@ pub(crate) fn directory_block(
         let inserted = dirent::insert(&mut salvaged.bytes, record.ino, record.name, file_type);
         salvaged.kept += usize::from(matches!(inserted, Ok(Some(_))));
     }
-    for (is_doubtful, records) in [(false, older), (true, doubtful)] {
+    let others = [(Source::Older, older), (Source::Newer, newer), (Source::Doubtful, doubtful)];
+    for (source, records) in others {
         let others = records.iter().filter(|it| !seen.contains(it.name) && !is_dot(it));
-        salvaged.lost.extend(others.map(|record| LostName {
-            block,
-            is_doubtful,
-            name: record.name.to_vec(),
-            ino: record.ino,
-            type_code: record.type_code,
-        }));
+        salvaged.lost.extend(others.map(|record| LostName::new(block, source, record)));
     }
     salvaged
 }

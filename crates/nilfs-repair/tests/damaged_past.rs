@@ -1,6 +1,7 @@
 //! Damage of what only checkpoints of the past have, on a volume that has deleted some of them and whose
 //! cleaner has run. A block of the cpfile that was made anew brought deleted checkpoints back, and the DAT
-//! was made to agree with them.
+//! was made to agree with them. A directory of the past that had lost its names took links from files of the
+//! present.
 
 mod support;
 
@@ -9,13 +10,13 @@ use std::sync::Arc;
 
 use nilfs_check::{Finding, Rule};
 use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::Volume;
+use nilfs_engine::{MountOptions, Volume};
 use nilfs_ondisk::Cno;
 use nilfs_repair::Plan;
 use nilfs_sim::blast::blocks::Holds;
 use nilfs_sim::blast::damage::{Damage, Harm};
 use nilfs_sim::blast::samples::{Left, Sample, Which};
-use support::{Content, UUID, content_of};
+use support::{Content, UUID, content_of, present};
 
 /// What volumes and noise are made from.
 const SEED: u64 = 1;
@@ -29,6 +30,14 @@ fn history(device: &Arc<dyn Device>) -> BTreeMap<Cno, Content> {
     let volume = Volume::open(Arc::clone(device)).unwrap();
     let all = volume.checkpoints(Cno(1), usize::MAX).unwrap();
     all.iter().map(|it| (it.cno, content_of(&volume, Some(it.cno)))).collect()
+}
+
+/// The files of a volume when it is mounted.
+fn files(device: &Arc<dyn Device>) -> Content {
+    let fs = nilfs_engine::Filesystem::mount(Arc::clone(device), MountOptions::default()).unwrap();
+    let files = present(&*fs);
+    fs.unmount().unwrap();
+    files
 }
 
 /// Repairs a volume, and demands that a check finds nothing then, but for a checksum of the log where a block lies
@@ -82,5 +91,22 @@ fn deleted_checkpoints_do_not_come_back_broken() {
         };
         let wrongly = expected.keys().find(|cno| is_given_up(**cno));
         assert_eq!(wrongly, None, "{damage}: {:?}", plan.repairs);
+    });
+}
+
+#[test]
+fn a_damaged_directory_of_the_past_costs_the_present_no_link() {
+    let sample = synced();
+    let expected = files(&(Arc::new(MemoryDevice::from(sample.content.clone())) as _));
+    let of_past: Vec<u64> = sample
+        .blocks
+        .iter()
+        .filter(|block| block.cost.is_nothing() && block.cost.names.is_empty())
+        .map(|block| block.number)
+        .collect();
+    each(&sample, Holds::Directory, |damage, device, plan| {
+        if of_past.contains(&(damage.bytes.start / sample.block_bytes())) {
+            assert!(files(device) == expected, "{damage}: {:?}", plan.repairs);
+        }
     });
 }
