@@ -16,7 +16,7 @@ use nilfs_engine::{SyncedContent, Verify, Volume};
 use nilfs_ondisk::crc::Verdict;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, Items, LogHeader, parse_items};
 use nilfs_ondisk::superblock::LogCursor;
-use nilfs_ondisk::{BlockNr, FileBlock, Ino, VBlockNr};
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, VBlockNr};
 
 use crate::dat::Dat;
 use crate::draft::{Draft, is_whole};
@@ -28,10 +28,14 @@ const MOST_PARTS: usize = 4;
 const ADVICE: &str = "nilfs restore brings back the version of a checkpoint in which it is whole; \
     writing it anew ends that, too, and so does nilfs fsck --accept, which takes it as it is";
 
+const ADVICE_ON_THE_PAST: &str = "that ends when no checkpoint has it any more";
+
 /// Content of a file that is damaged, or may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Doubt {
     pub(crate) ino: Ino,
+    /// The last checkpoint that may have it, unless the present does: another file may have the number now.
+    last: Option<Cno>,
     /// Whether it is known to be damaged.
     is_damaged: bool,
     /// Where in the file, in bytes, ascending.
@@ -57,9 +61,10 @@ impl Doubt {
             0..=MOST_PARTS => self.parts.iter().map(part).collect(),
             many => vec![format!("{bytes} bytes in {many} parts")],
         };
-        match path {
-            Some(path) => format!("{path}: {}", parts.join(", ")),
-            None => format!("inode {}: {}", self.ino, parts.join(", ")),
+        match (self.last, path) {
+            (Some(cno), _) => format!("checkpoint {cno}, inode {}: {}", self.ino, parts.join(", ")),
+            (None, Some(path)) => format!("{path}: {}", parts.join(", ")),
+            (None, None) => format!("inode {}: {}", self.ino, parts.join(", ")),
         }
     }
 
@@ -69,7 +74,8 @@ impl Doubt {
             true => "not what was written, or it cannot be read",
             false => "it cannot be told any more whether that is what was written",
         };
-        Kept { fault: self.place(path), why: format!("{what}; {ADVICE}") }
+        let advice = if self.last.is_some() { ADVICE_ON_THE_PAST } else { ADVICE };
+        Kept { fault: self.place(path), why: format!("{what}; {advice}") }
     }
 
     /// Returns it as something that its owner takes as it is.
@@ -120,10 +126,10 @@ impl Draft {
         let size = geometry.block_size.bytes64();
         for (block, place) in &living.synced.placed {
             if !described.contains(block) {
-                found.add(*place, Verdict::Unverified, size);
+                found.add(*place, None, Verdict::Unverified, size);
             }
         }
-        living.synced.lost.iter().for_each(|place| found.add(*place, Verdict::Wrong, size));
+        living.synced.lost.iter().for_each(|place| found.add(*place, None, Verdict::Wrong, size));
         Ok(found.into_doubts())
     }
 
@@ -193,16 +199,17 @@ impl Draft {
         for (nth, (ino, info)) in blocks.enumerate() {
             let BlockInfo::Data { vblocknr, offset } = info else { continue };
             let block = log.plus(summary + nth as u64);
-            if ino < Ino::FIRST_USER || !living.has(block, vblocknr, (ino, offset)) {
+            if ino < Ino::FIRST_USER {
                 continue;
             }
+            let Some(last) = living.last(block, vblocknr, (ino, offset)) else { continue };
             let content = bytes.chunks(size).nth(summary as usize + nth).unwrap_or_default();
             let verdict = match sums.as_ref().and_then(|sums| sums.get(nth)) {
                 _ if unreadable.contains(&block) => Verdict::Wrong,
                 Some(sum) => sum.judge(content),
                 None => Verdict::Unverified,
             };
-            found.add((ino, offset), verdict, size as u64);
+            found.add((ino, offset), Some(last).filter(|it| *it < Cno::MAX), verdict, size as u64);
         }
         Ok(true)
     }
@@ -228,24 +235,35 @@ struct Living<'a> {
 }
 
 impl Living<'_> {
-    /// Whether a block that a log has of a file is still that.
-    fn has(&mut self, block: BlockNr, vblocknr: VBlockNr, place: (Ino, FileBlock)) -> bool {
-        let entry = self.dat.as_mut().and_then(|dat| dat.entry(vblocknr));
-        entry.is_some_and(|it| it.block == block && it.start < it.end)
-            || self.synced.placed.get(&block) == Some(&place)
+    /// The last checkpoint that may have a block that a log has of a file, if it is still that: that with the
+    /// highest number there can be, if the present has it.
+    fn last(&mut self, block: BlockNr, vblock: VBlockNr, place: (Ino, FileBlock)) -> Option<Cno> {
+        if self.synced.placed.get(&block) == Some(&place) {
+            return Some(Cno::MAX);
+        }
+        let entry = self.dat.as_mut().and_then(|dat| dat.entry(vblock));
+        let entry = entry.filter(|it| it.block == block && it.start < it.end)?;
+        Some(if entry.end == Cno::MAX { Cno::MAX } else { Cno(entry.end.0 - 1) })
     }
 }
 
-/// Parts of files that are damaged or may be, by file and by whether they are known to be damaged.
+/// Parts of files that are damaged or may be, by file, by the last checkpoint that has them if the present has
+/// not, and by whether they are known to be damaged.
 #[derive(Default)]
-struct Parts(BTreeMap<(Ino, bool), Vec<Range<u128>>>);
+struct Parts(BTreeMap<(Ino, Option<Cno>, bool), Vec<Range<u128>>>);
 
 impl Parts {
     /// Adds a block of a file, unless it is right.
-    fn add(&mut self, (ino, offset): (Ino, FileBlock), verdict: Verdict, size: u64) {
+    fn add(
+        &mut self,
+        (ino, offset): (Ino, FileBlock),
+        last: Option<Cno>,
+        verdict: Verdict,
+        size: u64,
+    ) {
         if verdict != Verdict::Right {
             let start = u128::from(offset.0) * u128::from(size);
-            let parts = self.0.entry((ino, verdict == Verdict::Wrong)).or_default();
+            let parts = self.0.entry((ino, last, verdict == Verdict::Wrong)).or_default();
             parts.push(start..start + u128::from(size));
         }
     }
@@ -263,7 +281,12 @@ impl Parts {
             joined
         };
         let doubts = self.0.into_iter();
-        let doubt = |((ino, is_damaged), parts)| Doubt { ino, is_damaged, parts: joined(parts) };
+        let doubt = |((ino, last, is_damaged), parts)| Doubt {
+            ino,
+            last,
+            is_damaged,
+            parts: joined(parts),
+        };
         doubts.map(doubt).collect()
     }
 }

@@ -110,3 +110,31 @@ fn a_damaged_directory_of_the_past_costs_the_present_no_link() {
         }
     });
 }
+
+/// Content of a file that was deleted was named by the path of the one that has its number now.
+#[test]
+fn damaged_content_of_the_past_is_not_said_of_the_present() {
+    let sample = synced();
+    let options = nilfs_check::Options { read_content: true, ..Default::default() };
+    let of_past =
+        sample.blocks.iter().filter(|it| it.holds == Holds::Content && it.cost.is_nothing());
+    let mut count = 0;
+    for block in of_past {
+        let damage = Damage::of_block(&sample, block.number, Harm::Garbage);
+        let device = damage.inflict(&sample, SEED).unwrap().dyn_device();
+        let plan = nilfs_repair::plan(&device, &options, UUID).expect("it can be repaired");
+        let faults = plan.doubtful.iter().map(|it| &it.fault);
+        let of_present: Vec<_> = faults.filter(|it| !is_of_checkpoint(it)).collect();
+        assert!(of_present.is_empty(), "{damage}: {of_present:?}");
+        count += plan.doubtful.len();
+    }
+    assert!(count > 8, "{count} doubts are too few to judge anything by");
+}
+
+/// Whether a fault is that of an inode in a checkpoint of the past. There are directories with such names.
+fn is_of_checkpoint(fault: &str) -> bool {
+    let rest = fault.strip_prefix("checkpoint ");
+    rest.is_some_and(|rest| {
+        rest.trim_start_matches(|it: char| it.is_ascii_digit()).starts_with(", inode ")
+    })
+}
