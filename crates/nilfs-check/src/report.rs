@@ -4,7 +4,8 @@
 //! findings of a rule and counts the others, so a report stays readable and bounded.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 
 use nilfs_ondisk::crc::BlockSum;
@@ -292,6 +293,9 @@ pub struct Counts {
 pub struct Report {
     /// What was found, errors first; of each rule at most as many as the options allow.
     pub findings: Vec<Finding>,
+    /// Findings that say the same as one of these about another checkpoint, with what corrects it there:
+    /// blocks that are not shared.
+    pub repeated: Vec<Finding>,
     /// How many findings of a rule were counted but not kept.
     pub omitted: Vec<(Rule, u64)>,
     /// The newest checkpoint, at which the volume was checked.
@@ -373,17 +377,37 @@ pub(crate) fn counted(count: u64, thing: &str) -> String {
     format!("{count} {thing}{ending}")
 }
 
-/// A finding that was just added, if it was kept.
+/// A finding that was just added.
 #[derive(Debug)]
-pub(crate) struct Added<'f>(Option<&'f mut Finding>);
+pub(crate) enum Added<'f> {
+    /// Kept.
+    New(&'f mut Finding),
+    /// Said before, of another checkpoint.
+    Again { finding: Finding, known: &'f mut HashSet<Correction>, repeated: &'f mut Vec<Finding> },
+    /// Counted at most.
+    Omitted,
+}
 
 impl Added<'_> {
     /// Says what would put it right.
     pub(crate) fn corrected_by(self, corrections: impl IntoIterator<Item = Correction>) {
-        if let Some(finding) = self.0 {
-            finding.corrections.extend(corrections);
+        match self {
+            Added::New(finding) => finding.corrections.extend(corrections),
+            Added::Again { mut finding, known, repeated } => {
+                let others = corrections.into_iter().filter(|it| known.insert(it.clone()));
+                finding.corrections.extend(others);
+                repeated.extend((!finding.corrections.is_empty()).then_some(finding));
+            }
+            Added::Omitted => {}
         }
     }
+}
+
+/// Place among the findings kept, with the corrections of that finding and of those that say the same.
+#[derive(Debug)]
+struct Told {
+    nth: usize,
+    corrections: HashSet<Correction>,
 }
 
 /// Collects findings while the volume is walked.
@@ -392,14 +416,16 @@ pub(crate) struct Findings {
     per_rule: usize,
     kept: BTreeMap<(Severity, Rule), Vec<Finding>>,
     /// What was kept about blocks and files that checkpoints may share, wherever it was found.
-    told: HashSet<(Severity, Rule, Location, String)>,
+    told: HashMap<(Severity, Rule, Location, String), Told>,
+    /// Findings that say the same about another checkpoint, and are corrected elsewhere.
+    repeated: Vec<Finding>,
     omitted: BTreeMap<Rule, u64>,
 }
 
 impl Findings {
     pub(crate) fn new(per_rule: usize) -> Self {
-        let per_rule = per_rule.max(1);
-        Self { per_rule, kept: BTreeMap::new(), told: HashSet::new(), omitted: BTreeMap::new() }
+        let (kept, told, repeated, omitted) = Default::default();
+        Self { per_rule: per_rule.max(1), kept, told, repeated, omitted }
     }
 
     pub(crate) fn error(
@@ -425,7 +451,8 @@ impl Findings {
     }
 
     /// Keeps the finding, unless it is the same as one of another checkpoint (a fault in a block
-    /// that checkpoints share is one fault), or there are enough of its rule.
+    /// that checkpoints share is one fault), or there are enough of its rule. Of the same finding, other
+    /// corrections are kept: it may be in blocks that are not shared.
     pub(crate) fn add(
         &mut self,
         severity: Severity,
@@ -436,16 +463,31 @@ impl Findings {
         let kept = self.kept.entry((severity, rule)).or_default();
         if kept.len() >= self.per_rule {
             *self.omitted.entry(rule).or_default() += 1;
-            return Added(None);
+            return Added::Omitted;
         }
         let message = message();
-        let anywhere = Location { checkpoint: None, ..place };
+        let finding = Finding { severity, rule, place, message, corrections: Vec::new() };
         let shared = place.ino.is_some() || place.vblock.is_some() || place.block.is_some();
-        if shared && !self.told.insert((severity, rule, anywhere, message.clone())) {
-            return Added(None);
+        if shared {
+            let anywhere = Location { checkpoint: None, ..place };
+            match self.told.entry((severity, rule, anywhere, finding.message.clone())) {
+                Entry::Vacant(told) => {
+                    _ = told.insert(Told { nth: kept.len(), corrections: HashSet::new() });
+                }
+                Entry::Occupied(_) if self.repeated.len() >= self.per_rule => {
+                    return Added::Omitted;
+                }
+                Entry::Occupied(told) => {
+                    let Told { nth, corrections: known } = told.into_mut();
+                    if known.is_empty() {
+                        known.extend(kept[*nth].corrections.iter().cloned());
+                    }
+                    return Added::Again { finding, known, repeated: &mut self.repeated };
+                }
+            }
         }
-        kept.push(Finding { severity, rule, place, message, corrections: Vec::new() });
-        Added(kept.last_mut())
+        kept.push(finding);
+        kept.last_mut().map_or(Added::Omitted, Added::New)
     }
 
     /// Whether the volume breaks a rule, as far as is known.
@@ -474,6 +516,7 @@ impl Findings {
         let faulty_past = faulty.into_iter().filter_map(|cno| Some((cno, past(cno)?))).collect();
         Report {
             findings,
+            repeated: self.repeated,
             omitted: self.omitted.into_iter().collect(),
             newest: newest_log.cno,
             newest_log,

@@ -485,7 +485,8 @@ impl Draft {
         let superblock = superblocks::best(&*self.device)?;
         let of_stage = |it: &&Correction| Stage::of(it) == stage;
         let sharing = self.sharing;
-        let wrong = || report.findings.iter().filter(|it| sharing.corrects(it));
+        let found = || report.findings.iter().chain(&report.repeated);
+        let wrong = || found().filter(|it| sharing.corrects(it));
         let corrections = wrong().flat_map(|it| &it.corrections).filter(of_stage);
         let geometry = superblock.geometry();
         let misled: BTreeSet<_> = wrong().flat_map(|it| misled_names(it, stage)).collect();
