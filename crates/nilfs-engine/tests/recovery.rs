@@ -746,6 +746,32 @@ fn without_recovery_a_read_only_mount_shows_the_newest_checkpoint() {
     assert!(shown(&mounted).1 == pattern(0, BLOCKS * BLOCK));
 }
 
+/// One bad sector where nothing lies kept a volume from being mounted that had not been closed: the log was to go on
+/// there. It goes on elsewhere.
+#[test]
+fn a_clean_segment_that_cannot_be_read_stops_no_mount() {
+    for shape in VOLUMES {
+        let [_, sound] = crashed(shape, 3);
+        let expected = read(&copy_of(&sound));
+        let volume = open(&sound);
+        let geometry = volume.superblock().geometry();
+        let logs = logs(&sound);
+        // A log may have gone on where the last one says.
+        let next = logs.iter().map(|log| log.header.next).next_back();
+        let starts = logs.iter().map(|log| log.start).chain(next);
+        let used: Vec<_> = starts.map(|start| geometry.segment_of(start)).collect();
+        let clean = (0..geometry.nsegments).map(SegNum).filter(|it| !used.contains(it));
+        for segment in clean.take(8) {
+            let (device, faults) = FaultyDevice::new(copy_of(&sound));
+            let at = geometry.segment_start(segment).0 * BLOCK as u64;
+            faults.scratch([at..at + BLOCK as u64]);
+            let fs = mount(&Arc::new(device));
+            assert!(content(&fs, &file(&fs)) == expected, "{shape:?}, segment {segment}");
+            fs.unmount().unwrap();
+        }
+    }
+}
+
 /// A machine that crashes whenever it starts must not fill its volume by that.
 #[test]
 fn crashes_in_a_row_do_not_use_up_the_last_segments() {

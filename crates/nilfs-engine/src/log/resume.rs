@@ -19,6 +19,8 @@
 //! aside for it, and in those that were clean: so few that all of them are looked through, and every
 //! log in them that could join the chain is destroyed.
 
+use std::cell::RefCell;
+
 use nilfs_device::IoSlice;
 use nilfs_ondisk::summary::LogHeader;
 use nilfs_ondisk::{BlockNr, Geometry, SegNum, Seq};
@@ -85,7 +87,8 @@ pub(crate) fn nowhere(volume: &Volume) -> LogPosition {
     LogPosition { segment, block, next: segment, seq: header.seq }
 }
 
-/// Goes on right after the last log that is needed; `None` if its next segment is not free.
+/// Goes on right after the last log that is needed; `None` if its next segment is not free, or if it cannot be read
+/// where lost logs are.
 fn in_own_segment(
     volume: &Volume,
     sufile: &SufileEdit,
@@ -110,7 +113,10 @@ fn in_own_segment(
     let clean = clean.into_iter().map(whole);
     let mut found = false;
     for (from, end) in [rest, whole(position.next)].into_iter().chain(clean) {
-        found |= destroy_logs(store, from, end, position.seq)?;
+        match destroy_logs(store, from, end, position.seq)? {
+            Some(destroyed) => found |= destroyed,
+            None => return Ok(None),
+        }
     }
     if found {
         // They must be gone before a new log is there that one of them could follow.
@@ -120,21 +126,23 @@ fn in_own_segment(
 }
 
 /// Destroys the header of every log from `seq` on in a range of blocks. Returns whether there was
-/// one.
-fn destroy_logs(store: &Store, from: BlockNr, end: BlockNr, seq: Seq) -> Result<bool> {
+/// one; `None` if some of them cannot be read.
+fn destroy_logs(store: &Store, from: BlockNr, end: BlockNr, seq: Seq) -> Result<Option<bool>> {
     let Geometry { block_size, blocks_per_segment, .. } = store.geometry();
     let mut block = vec![0; block_size.bytes()];
     let zeros = vec![0; block_size.bytes()];
     let mut found = false;
     for at in (from.0..end.0).map(BlockNr) {
-        store.read_run(at, &mut block)?;
+        if store.read_run(at, &mut block).is_err() {
+            return Ok(None);
+        }
         let header = LogHeader::parse(&block, block_size, blocks_per_segment);
         if header.is_ok_and(|header| header.seq >= seq) {
             store.write_run(at, &[IoSlice::new(&zeros)])?;
             found = true;
         }
     }
-    Ok(found)
+    Ok(Some(found))
 }
 
 /// Takes the segment that was set aside for the log, or another clean one, and one to follow.
@@ -144,16 +152,26 @@ fn in_fresh_segment(
     withheld: &Withheld,
 ) -> Result<LogPosition> {
     let (store, source, newest) = (&volume.store, volume.source(), &volume.found.newest);
-    let allows = |segment| withheld.allows(store, &volume.dat, segment);
+    // A lost log may have begun where nothing can be read.
+    let unreadable = RefCell::new(None);
+    let allows = |segment| match reader::header(store, store.geometry().segment_start(segment)) {
+        Ok(_) => withheld.allows(store, &volume.dat, segment),
+        Err(error) => {
+            unreadable.replace(Some(error));
+            false
+        }
+    };
+    // A device that cannot be read has room, for all that is known.
+    let cause = |error| unreadable.take().unwrap_or(error);
     let set_aside = match newest.next.filter(|next| *next != newest.segment) {
         Some(next) if is_set_aside(volume, sufile, next)? && allows(next) => Some(next),
         _ => None,
     };
     let segment = match set_aside {
         Some(next) => next,
-        None => sufile.allocate(source, &allows)?,
+        None => sufile.allocate(source, &allows).map_err(cause)?,
     };
-    let next = sufile.allocate(source, &allows)?;
+    let next = sufile.allocate(source, &allows).map_err(cause)?;
     let block = store.geometry().segment_start(segment);
     Ok(LogPosition { segment, block, next, seq: unused_seq(volume, [segment, next])? })
 }
