@@ -33,6 +33,7 @@ mod evidence;
 mod file_type;
 mod left;
 mod logged;
+mod lost_summaries;
 mod lost_super_roots;
 mod misled;
 mod names;

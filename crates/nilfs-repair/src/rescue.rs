@@ -19,7 +19,8 @@ use zerocopy::little_endian::{U16, U64};
 
 use crate::draft::Draft;
 use crate::{
-    Concerned, Loss, Repair, RepairError, Risk, lost_super_roots, rewrite, superblocks, wrong_bits,
+    Concerned, Loss, Repair, RepairError, Risk, lost_summaries, lost_super_roots, rewrite,
+    superblocks, wrong_bits,
 };
 
 /// Super roots that are tried, from the newest on.
@@ -54,6 +55,14 @@ pub(crate) fn usable(
         corrected = draft.check();
         found = &corrected;
     }
+    let newest = found.as_ref().ok().map(|report| report.newest);
+    let is_wrong = found.as_ref().is_ok_and(|report| !report.is_consistent());
+    if (is_wrong || found.is_err())
+        && let Some((begun, report)) = with_new_summary(&draft, newest)?
+    {
+        (draft, corrected) = (begun, Ok(report));
+        found = &corrected;
+    }
     match found {
         Ok(report) => {
             if let Some(lost) = lost_cursor(report) {
@@ -71,6 +80,17 @@ pub(crate) fn usable(
         }
         Err(error) => newest_usable(&draft, &error.to_string()),
     }
+}
+
+/// A draft in which the log has a summary again that a superblock names, and a check of it, if a later checkpoint is
+/// found by that.
+fn with_new_summary(from: &Draft, newest: Option<Cno>) -> io::Result<Option<(Draft, Report)>> {
+    let mut draft = from.afresh();
+    if !lost_summaries::begin_anew(&mut draft)? {
+        return Ok(None);
+    }
+    let report = draft.check().ok().filter(|report| Some(report.newest) > newest);
+    Ok(report.map(|report| (draft, report)))
 }
 
 /// Whether a log that should have a super root may have none that can be read.

@@ -49,6 +49,33 @@ fn a_super_root_that_is_lost_along_with_the_checksum_of_its_log() {
     });
 }
 
+/// Without the summary to which the superblocks lead, the newest checkpoint was given up of a volume that had been
+/// closed, although its super root was there. The summary of another log in its place was believed.
+#[test]
+fn the_newest_summary_is_made_anew_where_its_super_root_is_there() {
+    let damages: [fn(&mut Image, usize, usize); 2] = [
+        |image, at, size| image.bytes[at..at + size].iter_mut().for_each(|byte| *byte ^= 0x5a),
+        |image, at, size| {
+            let logs = image.logs().into_iter().rev().skip(1);
+            let other = logs.map(|log| log.block.0 as usize * size).find(|it| *it != at).unwrap();
+            image.bytes.copy_within(other..other + size, at);
+        },
+    ];
+    let images = BLOCK_SIZES.into_iter().flat_map(|it| [Image::by_linux(it), lived(it)]);
+    for (nth, image) in images.enumerate() {
+        let whole = content(&image.bytes);
+        for damage in damages {
+            let mut damaged = image.clone();
+            let at = image.newest_log().block.0 as usize * image.block_size();
+            damage(&mut damaged, at, image.block_size());
+            let patient = Patient::new(damaged);
+            assert!(patient.seen_as_repaired() == whole, "image {nth}: a view has it");
+            patient.heal();
+            assert!(content(&patient.bytes()) == whole, "image {nth}");
+        }
+    }
+}
+
 /// All that a super root says follows from the one before it and from the logs.
 #[test]
 fn a_super_root_that_is_lost_is_put_together() {

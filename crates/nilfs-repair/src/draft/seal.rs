@@ -18,7 +18,7 @@ use crate::{dat, evidence, superblocks};
 
 impl Draft {
     /// The summary of a log whose other blocks are there; `None` if it takes more blocks than it may.
-    pub(super) fn summary(
+    pub(crate) fn summary(
         &self,
         at: BlockNr,
         header: &NewLog,
