@@ -10,7 +10,7 @@ use nilfs_engine::rescue::Rescue;
 use nilfs_engine::{Cno, Ino, Tree};
 
 use crate::progress::Observer;
-use crate::{Concerned, Loss, Plan, Repair, Risk, Settings, plan_observed};
+use crate::{Concerned, Loss, Plan, Repair, RepairError, Risk, Settings, plan_observed};
 
 /// Paths of files that a loss names; of more, it has the number.
 const MOST_NAMED: usize = 8;
@@ -21,6 +21,8 @@ pub struct AsRepaired {
     pub device: Arc<dyn Device>,
     /// The repairs that the device has, if it has any.
     pub plan: Option<Plan>,
+    /// Why it is shown as it is, although something is wrong with it.
+    obstacle: Option<RepairError>,
 }
 
 impl AsRepaired {
@@ -34,19 +36,20 @@ impl AsRepaired {
         let options = Options { read_content: false, ..Options::default() };
         let plan = match plan_observed(&device, &options, settings, observer) {
             Ok(plan) if plan.can_be_applied() => plan,
-            Ok(_) | Err(_) => return Self { device, plan: None },
+            Ok(plan) => return Self { device, plan: None, obstacle: plan.obstacle },
+            Err(error) => return Self { device, plan: None, obstacle: Some(error) },
         };
         let view = plan.view(&device);
         if plan.risk() == Risk::Loses && newest(&device) > newest(&view) {
-            return Self { device, plan: None };
+            return Self { device, plan: None, obstacle: None };
         }
-        Self { device: view, plan: Some(plan) }
+        Self { device: view, plan: Some(plan), obstacle: None }
     }
 
     /// Returns what is lost of a checkpoint that the device shows.
     #[must_use]
     pub fn losses(&self, shown: &Tree) -> Losses {
-        let Some(plan) = &self.plan else { return Losses::default() };
+        let Some(plan) = &self.plan else { return self.unknown_losses(shown.cno()) };
         let is_loss =
             |it: &&Repair| it.risk == Risk::Loses && it.concerned.life.contains(&shown.cno());
         let losing = plan.repairs.iter().filter(is_loss).cloned();
@@ -75,6 +78,21 @@ impl AsRepaired {
         let adopted = adopted.filter(is_adopted).map(|(_, path)| path).collect();
         let omitted = plan.omitted.get(&Risk::Loses).copied().unwrap_or_default();
         Losses { repairs, omitted, adopted }
+    }
+}
+
+impl AsRepaired {
+    /// Returns what may be lost of a volume that no repair is known for: how far the logs went on cannot be told.
+    fn unknown_losses(&self, shown: Cno) -> Losses {
+        let unknown = |obstacle: &RepairError| Repair {
+            fault: obstacle.to_string(),
+            action: format!(
+                "show checkpoint {shown} as it is; what was written after it may be missing"
+            ),
+            risk: Risk::Loses,
+            concerned: Concerned::none(),
+        };
+        Losses { repairs: self.obstacle.iter().map(unknown).collect(), ..Losses::default() }
     }
 }
 

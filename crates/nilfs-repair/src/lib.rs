@@ -449,7 +449,7 @@ fn plan_from(
                 return Ok(plan);
             }
             let after = rewrite::preview(&draft, device, &rewritten.writes)?;
-            if plan.before.as_ref().is_ok_and(|before| is_worse(before, &after)) {
+            if plan.before.as_ref().is_ok_and(|before| is_worse(before, &after, draft.in_view)) {
                 plan.obstacle = Some(RepairError::Worse);
             } else {
                 plan.writes = rewritten.writes;
@@ -465,8 +465,9 @@ fn plan_from(
 /// Whether more is wrong with the volume as a whole, or with any checkpoint of the past. Where checkpoints are
 /// seen that damage had hidden, their errors are not new: the next pass judges by them. Nor are those of logs
 /// that can be rolled forward now, and of inodes in blocks that could not be read.
-fn is_worse(before: &Report, after: &Report) -> bool {
-    let made = after.newest.0.saturating_sub(before.newest.0);
+fn is_worse(before: &Report, after: &Report, in_view: bool) -> bool {
+    // A view makes none.
+    let made = if in_view { 0 } else { after.newest.0.saturating_sub(before.newest.0) };
     if after.counts.checkpoints_walked > before.counts.checkpoints_walked + made {
         return false;
     }
