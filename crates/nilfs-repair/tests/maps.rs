@@ -2,9 +2,13 @@
 
 mod support;
 
+use std::time::Duration;
+
+use nilfs_engine::{Cno, ManualRun, NewInode};
 use nilfs_ondisk::Ino;
+use nilfs_ondisk::inode::S_IFREG;
 use nilfs_repair::Risk;
-use support::{BLOCK_SIZES, Image, Patient};
+use support::{BLOCK_SIZES, Image, Patient, content, formatted, mount};
 
 const MAP: std::ops::Range<usize> = 56..112;
 /// Where the inodes of the DAT, the cpfile and the sufile are in a super root.
@@ -105,5 +109,43 @@ fn roots_without_entries() {
             });
             true
         });
+    }
+}
+
+/// Blocks of the DAT are taken out when none of their entries is in use. A node that was lost had no room for all of
+/// which the logs know, so it was not made anew, and the newest checkpoint was given up.
+#[test]
+fn a_node_of_the_dat_beside_blocks_that_have_been_taken_out() {
+    let device = formatted(32 << 20, 1024, 256);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
+    for nth in 0..60u8 {
+        let file = fs.create(&root, &[b'a' + nth / 8, b'a' + nth % 8], &new).unwrap().inode;
+        fs.write(&file, 0, &vec![nth; 100 << 10]).unwrap();
+        fs.commit().unwrap();
+    }
+    for nth in (0..60u8).filter(|nth| nth % 7 != 0) {
+        fs.unlink(&root, &[b'a' + nth / 8, b'a' + nth % 8]).unwrap();
+    }
+    let newest = fs.commit().unwrap().0;
+    fs.delete_checkpoints(Cno(1)..=Cno(newest - 1)).unwrap();
+    fs.clean(&ManualRun { protection: Some(Duration::ZERO), ..ManualRun::default() }).unwrap();
+    fs.unmount().unwrap();
+    let image = Image::from(device.snapshot());
+    let whole = content(&image.bytes);
+    let size = image.block_size();
+    let newest = image.newest_log();
+    let nodes = image.blocks_of(Ino::DAT).into_iter().filter(|it| it.info.is_node());
+    let nodes: Vec<_> = nodes.filter(|it| it.log == newest.block).collect();
+    assert!(!nodes.is_empty());
+    for node in nodes {
+        let mut image = image.clone();
+        let at = node.block.0 as usize * size;
+        image.bytes[at..at + size].iter_mut().for_each(|byte| *byte ^= 0x5a);
+        let patient = Patient::new(image);
+        let plan = patient.heal();
+        assert_eq!(plan.risk(), Risk::Safe, "block {}: {:?}", node.block, plan.repairs);
+        assert!(content(&patient.bytes()) == whole, "block {}", node.block);
     }
 }
