@@ -75,7 +75,9 @@ fn restore(
         // Copies that contradict one another prove nothing.
         let is_proved = copies.iter().all(|(_, other)| other == summary);
         let is_usable = fits && is_proved && completes_what_it_says(draft, &geometry, at, header)?;
-        if is_usable && !has_log(draft, at, (header, summary), &superblock)? {
+        // One of another place is whole, too, if it has no blocks, but does not follow from those before.
+        let other = if at == wrong { Other::Wrong } else { Other::Right };
+        if is_usable && !has_log(draft, at, (header, summary), (other, &superblock))? {
             draft.device.write_at(at.0 * size.bytes64(), &[IoSlice::new(summary)])?;
             draft.segments.insert(geometry.segment_of(at));
             restored += 1;
@@ -108,13 +110,22 @@ fn completes_what_it_says(
     Ok(block.is_some_and(|block| SuperRoot::parse(&block, geometry, seed).is_ok()))
 }
 
-/// Whether a block has the log of which this is the summary, or another one of the same use of its segment,
-/// all of which is what was written. A whole summary by itself may have been written elsewhere.
+/// Judgement of another log of the same use of a segment than that of which there are copies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Other {
+    /// It may be what was written last, if it is whole.
+    Right,
+    /// The checker has found it wrong.
+    Wrong,
+}
+
+/// Whether a block has the log of which this is the summary, or another one that may be right, all of which is what
+/// was written. A whole summary by itself may have been written elsewhere.
 fn has_log(
     draft: &Draft,
     at: BlockNr,
     (header, summary): (&LogHeader, &[u8]),
-    superblock: &Superblock,
+    (other, superblock): (Other, &Superblock),
 ) -> io::Result<bool> {
     let (geometry, seed) = (superblock.geometry(), superblock.crc_seed());
     let size = geometry.block_size;
@@ -125,7 +136,7 @@ fn has_log(
     if found(header.summary_blocks(size)).is_some_and(|found| found == summary) {
         return Ok(true);
     }
-    if !draft.has_summary(&geometry, seed, at) {
+    if other == Other::Wrong || !draft.has_summary(&geometry, seed, at) {
         return Ok(false);
     }
     let other = draft.header(&geometry, at).filter(|other| other.seq == header.seq);

@@ -119,6 +119,7 @@ fn set_bit(image: &mut Image, set: bool) {
 fn what_cannot_be_rolled_forward_is_given_up_and_nothing_else() {
     for at in [VERSION, NUMBER, GENERATION] {
         let mut synced = synced();
+        synced.image.forget_copies();
         synced.damage(1, at);
         let patient = Patient::new(synced.image.clone());
         let plan = patient.heal();
@@ -294,6 +295,30 @@ fn a_damaged_log_that_proves_a_loss_is_given_up_with_it() {
     let lost: Vec<_> = plan.lost.iter().map(|log| log.start).collect();
     assert_eq!(lost, [synced.logs[2]]);
     assert!(recovered(&patient) == synced.files[0]);
+}
+
+/// The summary of an earlier fsync in the place of a later one was taken for what was written, if all of that log is in
+/// the summary, and all later fsyncs were given up, although these have copies of the one that is missing.
+#[test]
+fn a_summary_of_another_fsync_costs_none() {
+    let device = formatted(16 << 20, 4096, 64);
+    let fs = mount(&device);
+    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
+    for nth in 0..5u8 {
+        let root = fs.root().unwrap().inode;
+        let file = fs.create(&root, &[b'a' + nth], &new).unwrap().inode;
+        fs.write(&file, 0, &[nth; 100]).unwrap();
+        fs.sync_file(&file).unwrap();
+    }
+    let expected = present(&*fs);
+    let mut image = Image::from(device.snapshot());
+    let size = image.block_size();
+    let logs = image.logs().into_iter().filter(|log| head_in(image.block(log.block)).is_some());
+    let logs: Vec<_> = logs.map(|log| log.block.0 as usize * size).collect();
+    image.bytes.copy_within(logs[0]..logs[0] + size, logs[2]);
+    let patient = Patient::new(image);
+    assert_eq!(patient.heal().risk(), Risk::Safe);
+    assert!(recovered(&patient) == expected);
 }
 
 /// The segment of the newest checkpoint was taken to be in use as far as the sync logs after it go, so that these
