@@ -159,6 +159,14 @@ impl Draft {
         })
     }
 
+    /// Whether a block that was not what was written has been made anew: it may have become what was found, which
+    /// was an older version.
+    fn is_made_anew(&self, block: BlockNr, size: usize) -> bool {
+        let mut bytes = vec![0; size];
+        self.distrusted.contains(&block)
+            && self.device.read_at(block.0 * size as u64, &mut bytes).is_ok()
+    }
+
     /// Makes the checksums of a log right: of its super root, of the blocks that were corrected, and of its
     /// summary. That of all of it is right where it was, where the corrections explain that it was not, and
     /// where what is there is accepted. Else the checksums of the other blocks stay as they are, and content
@@ -207,7 +215,8 @@ impl Draft {
                     let mut found = vec![0; size];
                     self.below.read_at(place.0 * size as u64, &mut found).is_ok() && found == block
                 };
-                if !self.made_up.contains(&place) && !is_as_found() {
+                let is_made_up = self.made_up.contains(&place);
+                if !is_made_up && (self.is_made_anew(place, size) || !is_as_found()) {
                     continue;
                 }
                 match recorded.as_ref().and_then(|sums| sums.get(nth)) {
