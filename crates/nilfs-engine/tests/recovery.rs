@@ -764,7 +764,7 @@ fn a_clean_segment_that_cannot_be_read_stops_no_mount() {
         for segment in clean.take(8) {
             let (device, faults) = FaultyDevice::new(copy_of(&sound));
             let at = geometry.segment_start(segment).0 * BLOCK as u64;
-            faults.scratch([at..at + BLOCK as u64]);
+            faults.scratch(std::iter::once(at..at + BLOCK as u64));
             let fs = mount(&Arc::new(device));
             assert!(content(&fs, &file(&fs)) == expected, "{shape:?}, segment {segment}");
             fs.unmount().unwrap();

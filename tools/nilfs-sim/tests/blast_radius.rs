@@ -132,6 +132,14 @@ fn of_volumes_that_have_lost_power() {
     }
 }
 
+#[test]
+fn of_volumes_with_many_sync_logs() {
+    for block_bytes in [4096, 1024] {
+        let which = Which { left: Left::Synced, block_bytes };
+        damage_some(which);
+    }
+}
+
 /// Of 159 fresh volumes, 47 were mounted as the empty checkpoint that the superblocks name, and a check found
 /// nothing.
 #[test]
