@@ -340,11 +340,17 @@ fn everything_comes_out_without_superblocks() {
     }
 }
 
+/// A summary follows from the super root of its log, and costs nothing. Without both, there is no such checkpoint.
 #[test]
 fn damage_of_the_newest_log_costs_only_what_is_in_it() {
     let mut volume = Broken::new();
     let newest = volume.superblock().last_log();
+    let blocks = volume.logs().last().unwrap().header.nblocks;
     volume.damage(newest.block.0 as usize * BLOCK);
+    let salvaged = volume.salvage(&[]);
+    assert_eq!(salvaged.report["checkpoint"], newest.cno.0);
+    salvaged.is_whole(ALL);
+    volume.damage((newest.block.0 as usize + blocks as usize - 1) * BLOCK);
     let salvaged = volume.salvage(&[]);
     assert_eq!(salvaged.report["found_by"], "scan");
     assert_eq!(salvaged.report["newest_known_checkpoint"], newest.cno.0);
@@ -355,6 +361,27 @@ fn damage_of_the_newest_log_costs_only_what_is_in_it() {
     let expected = |path: &str| if is_file(path) { "older" } else { "whole" };
     assert_eq!(states, states.keys().map(|path| (*path, expected(path))).collect());
     assert_eq!((states.len(), salvaged.code), (ALL, Some(1)));
+}
+
+/// Content in a log that had lost its summary was called whole, because a view gives the log a checksum that is right for
+/// what is there.
+#[test]
+fn content_that_has_lost_its_checksum_with_a_summary_is_unverified() {
+    let mut volume = Broken::new();
+    let path = "two/a file with number 20";
+    let device = Arc::new(MemoryDevice::from(std::mem::take(&mut volume.bytes)));
+    let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+    let versions = volume.versions.get_mut(path).unwrap();
+    let mut bytes = versions.last().unwrap().clone();
+    bytes[..300].fill(0x77);
+    fs.write(&find(&fs, path), 0, &[0x77; 300]).unwrap();
+    versions.push(bytes);
+    fs.unmount().unwrap();
+    volume.bytes = device.snapshot();
+    volume.damage(volume.superblock().last_log().block.0 as usize * BLOCK);
+    let salvaged = volume.salvage(&[]);
+    assert_eq!(salvaged.not_whole(), [(path, "unverified")]);
+    assert_eq!(salvaged.code, Some(1));
 }
 
 /// Blocks of metadata, of which older versions are elsewhere.

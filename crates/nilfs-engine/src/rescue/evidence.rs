@@ -136,6 +136,16 @@ impl Evidence {
     }
 }
 
+impl JudgedLog {
+    /// Returns a log of a corrected view: its own checksum was made right for what is there, and proves nothing.
+    fn without_proof_of_log(self) -> Self {
+        match self.proof {
+            Proof::OfLog => Self { proof: Proof::Missing, ..self },
+            _ => self,
+        }
+    }
+}
+
 impl JudgedLogs {
     /// Finds the logs that follow one another from the beginning of the segment on.
     fn on_chain(store: &Store, segment: SegNum) -> Self {
@@ -148,7 +158,8 @@ impl JudgedLogs {
         let mut logs = judged(store, reader::logs_beyond_damage(store, segment));
         let corrected = judged(view, reader::logs_beyond_damage(view, segment));
         let is_known = |it: &JudgedLog| logs.iter().any(|log| log.blocks.start == it.blocks.start);
-        logs.extend(corrected.into_iter().filter(|it| !is_known(it)).collect::<Vec<_>>());
+        let corrected: Vec<_> = corrected.into_iter().filter(|it| !is_known(it)).collect();
+        logs.extend(corrected.into_iter().map(JudgedLog::without_proof_of_log));
         logs.sort_by_key(|log| log.blocks.start);
         Self { logs, is_all: true }
     }
