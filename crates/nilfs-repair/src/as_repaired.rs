@@ -79,10 +79,8 @@ impl AsRepaired {
         let omitted = plan.omitted.get(&Risk::Loses).copied().unwrap_or_default();
         Losses { repairs, omitted, adopted }
     }
-}
 
-impl AsRepaired {
-    /// Returns what may be lost of a volume that no repair is known for: how far the logs went on cannot be told.
+    /// Returns what may be lost of a volume for which no repair is known: how far the logs went on cannot be told.
     fn unknown_losses(&self, shown: Cno) -> Losses {
         let unknown = |obstacle: &RepairError| Repair {
             fault: obstacle.to_string(),

@@ -11,7 +11,7 @@ use nilfs_ondisk::roll_forward::{NameRecord, Record};
 use nilfs_ondisk::summary::{LogHeader, SR};
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::superblock::Superblock;
-use nilfs_ondisk::{BlockNr, Geometry, Ino};
+use nilfs_ondisk::{BlockNr, BlockSize, Geometry, Ino};
 
 use crate::draft::{Draft, Made, is_whole};
 use crate::{Risk, dat, paths, superblocks};
@@ -75,9 +75,10 @@ fn restore(
         // Copies that contradict one another prove nothing.
         let is_proved = copies.iter().all(|(_, other)| other == summary);
         let is_usable = fits && is_proved && completes_what_it_says(draft, &geometry, at, header)?;
-        // One of another place is whole, too, if it has no blocks, but does not follow from those before.
-        let other = if at == wrong { Other::Wrong } else { Other::Right };
-        if is_usable && !has_log(draft, at, (header, summary), (other, &superblock))? {
+        // Another log in its place may be whole and right, but not the one that the checker has found wrong.
+        let is_there = has_summary(draft, at, summary, size)
+            || at != wrong && has_whole_log(draft, at, header, &superblock);
+        if is_usable && !is_there {
             draft.device.write_at(at.0 * size.bytes64(), &[IoSlice::new(summary)])?;
             draft.segments.insert(geometry.segment_of(at));
             restored += 1;
@@ -110,40 +111,26 @@ fn completes_what_it_says(
     Ok(block.is_some_and(|block| SuperRoot::parse(&block, geometry, seed).is_ok()))
 }
 
-/// Judgement of another log of the same use of a segment than that of which there are copies.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Other {
-    /// It may be what was written last, if it is whole.
-    Right,
-    /// The checker has found it wrong.
-    Wrong,
+/// Whether a summary begins in a block.
+fn has_summary(draft: &Draft, at: BlockNr, summary: &[u8], size: BlockSize) -> bool {
+    let mut found = vec![0; summary.len()];
+    draft.device.read_at(at.0 * size.bytes64(), &mut found).is_ok() && found == summary
 }
 
-/// Whether a block has the log of which this is the summary, or another one that may be right, all of which is what
-/// was written. A whole summary by itself may have been written elsewhere.
-fn has_log(
-    draft: &Draft,
-    at: BlockNr,
-    (header, summary): (&LogHeader, &[u8]),
-    (other, superblock): (Other, &Superblock),
-) -> io::Result<bool> {
+/// Whether a block has a log of the same use of its segment as that with this header, all of which is what was written.
+/// A whole summary by itself may have been written elsewhere.
+fn has_whole_log(draft: &Draft, at: BlockNr, header: &LogHeader, superblock: &Superblock) -> bool {
     let (geometry, seed) = (superblock.geometry(), superblock.crc_seed());
     let size = geometry.block_size;
-    let found = |blocks: u64| -> Option<Vec<u8>> {
-        let mut bytes = vec![0; blocks as usize * size.bytes()];
-        draft.device.read_at(at.0 * size.bytes64(), &mut bytes).ok().map(|()| bytes)
-    };
-    if found(header.summary_blocks(size)).is_some_and(|found| found == summary) {
-        return Ok(true);
+    if !draft.has_summary(&geometry, seed, at) {
+        return false;
     }
-    if other == Other::Wrong || !draft.has_summary(&geometry, seed, at) {
-        return Ok(false);
-    }
-    let other = draft.header(&geometry, at).filter(|other| other.seq == header.seq);
-    Ok(other.is_some_and(|other| {
-        let log = found(other.described_blocks(size));
-        log.is_some_and(|log| is_whole(&log, &other, size, seed))
-    }))
+    let found = draft.header(&geometry, at).filter(|found| found.seq == header.seq);
+    found.is_some_and(|found| {
+        let mut log = vec![0; found.described_blocks(size) as usize * size.bytes()];
+        draft.device.read_at(at.0 * size.bytes64(), &mut log).is_ok()
+            && is_whole(&log, &found, size, seed)
+    })
 }
 
 /// Removes the logs that cannot be rolled forward: those that a plan calls lost, and the one in `wrong` unless the
