@@ -53,7 +53,7 @@ struct Beyond {
     gap: Gap,
     /// The first of the logs that says so.
     vouching: ChainedLog,
-    /// Those up to the first that may be torn.
+    /// Logs beyond the gap, up to the first that may be torn.
     logs: Vec<ChainedLog>,
 }
 
@@ -488,7 +488,7 @@ fn end_of_logs(store: &Store, gap: &Gap, needed: BlockNr) -> BlockNr {
 pub struct RecoveryPlan {
     /// Those that are rolled forward.
     pub applied: Vec<Log>,
-    /// Those that cannot be, of which the content may be lost, too.
+    /// Logs that cannot be rolled forward. Content of them may be lost, too.
     pub lost: Vec<Log>,
     /// Why they cannot.
     pub why: Option<Error>,

@@ -18,7 +18,7 @@ use nilfs_sim::blast::damage::{Damage, Harm};
 use nilfs_sim::blast::samples::{Left, Sample, Which};
 use support::{Content, UUID, content_of, present};
 
-/// What volumes and noise are made from.
+/// Seed of volumes and noise.
 const SEED: u64 = 1;
 
 fn synced() -> Sample {

@@ -12,7 +12,7 @@ use nilfs_sim::blast::samples::{Left, Sample, Which};
 use nilfs_sim::blast::verdict::{Class, Verdict, Violation, judge};
 use nilfs_sim::clock::ThreadClock;
 
-/// What volumes, bits and noise are made from.
+/// Seed of volumes, bits and noise.
 const SEED: u64 = 1;
 
 /// One in so many blocks of a kind is damaged.

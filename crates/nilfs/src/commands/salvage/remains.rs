@@ -20,6 +20,7 @@ pub struct Remains {
 }
 
 impl Remains {
+    /// Finds out what is left of a version, and what of that is wrong as far as there is evidence.
     pub fn of(version: Version<'_>, evidence: Option<&mut Evidence>) -> Result<Self, Error> {
         let Version { tree, file } = version;
         // Where the way to its blocks is damaged, nothing tells.

@@ -28,7 +28,7 @@ pub enum Fate {
     Partial {
         /// Those parts of a file.
         missing: Vec<Extent>,
-        /// Those of the others that have another checksum than they were written with.
+        /// Parts that can be read, and are not what was written.
         wrong: Vec<Extent>,
         /// Why they are.
         why: String,
