@@ -291,6 +291,8 @@ impl Checker<'_, '_> {
         (size, at): (u64, Position),
     ) {
         let block = self.read_leaf(file, target);
+        let place = file.place().file_block(target.key).block(target.block);
+        self.volume.is_target(target.block, place);
         let end_in = |block: &[u8]| block.iter().position(|byte| *byte == 0);
         let end = block.as_deref().and_then(end_in);
         let most = self.volume.block_size().bytes() - 1;
@@ -315,7 +317,6 @@ impl Checker<'_, '_> {
             })
             .corrected_by([anew]);
         } else if self.options.read_content {
-            let place = file.place().file_block(target.key).block(target.block);
             self.check_tail(place, &block, size as usize);
         }
     }

@@ -10,7 +10,7 @@ use nilfs_ondisk::summary::{FileInfo, Items, LogHeader, parse_items};
 use nilfs_ondisk::{BlockNr, FormatError, SegNum, Seq};
 use thiserror::Error;
 
-use crate::volume::Volume;
+use crate::volume::{Found, Volume};
 
 /// Bytes that one read takes at most, unless a single summary is longer.
 const CHUNK: usize = 1 << 20;
@@ -175,22 +175,24 @@ impl<'v, 'd> LogReader<'v, 'd> {
         }
     }
 
-    /// Returns which of these blocks of a log, given with the checksums that they have, are not what was
-    /// written, with the checksums of that, as far as the log tells.
+    /// Returns which of these blocks of a log are not what was written, with the checksums of that, as far as the
+    /// log tells.
     pub(crate) fn changed_among(
         &mut self,
         at: BlockNr,
         header: &LogHeader,
-        found: &[(BlockNr, BlockSum)],
-    ) -> Result<Vec<(BlockNr, BlockSum)>, LogFault> {
+        found: &[Found],
+    ) -> Result<Vec<(Found, BlockSum)>, LogFault> {
         let size = self.volume.block_size();
         let blocks = header.summary_blocks(size);
         let items = parse_items(header, self.blocks(at, blocks)?, size)?;
         let Some(sums) = items.sums else { return Ok(Vec::new()) };
-        let changed = |(block, found): &(BlockNr, BlockSum)| {
-            let nth = block.0.checked_sub(at.0 + blocks).and_then(|it| usize::try_from(it).ok());
+        let changed = |found: &Found| {
+            let nth =
+                found.block.0.checked_sub(at.0 + blocks).and_then(|it| usize::try_from(it).ok());
             let sum = sums.get(nth?)?;
-            (sum.judge_found(*found) == Verdict::Wrong).then_some((*block, *sum))
+            let is_wrong = sum.judge_found(found.sum) == Verdict::Wrong;
+            is_wrong.then_some((*found, *sum))
         };
         Ok(found.iter().filter_map(changed).collect())
     }

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use nilfs_ondisk::crc::BlockSum;
 use nilfs_ondisk::segment_usage::RawSegmentUsage;
 use nilfs_ondisk::summary::{FileInfo, GC, LOGBGN, LOGEND, LogHeader, SR, SYNDT};
 use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
@@ -19,6 +18,7 @@ use crate::progress::Step;
 use crate::report::{Location, Rule, Severity};
 use crate::segment_usage::UsageTable;
 use crate::summaries::Undescribed;
+use crate::volume::Found;
 
 /// What the logs of a segment have in common.
 struct SegmentHead {
@@ -175,19 +175,19 @@ impl Checker<'_, '_> {
     /// of them. It costs the summaries of these logs once more. A log with such a block that is not what was
     /// written is reported, unless that is known because all content was read.
     pub(crate) fn find_changed_metadata(&mut self) {
-        let mut found: Vec<_> = self.volume.found.lock().drain().collect();
-        found.sort_unstable_by_key(|(block, _)| *block);
+        let mut found: Vec<_> = self.volume.found.lock().drain().map(|(_, it)| it).collect();
+        found.sort_unstable_by_key(|it| it.block);
         let mut logs = std::mem::take(&mut self.logs);
         logs.sort_unstable_by_key(|log| log.start);
         let mut reader = LogReader::new(self.volume, false);
         let mut rest = &found[..];
-        while let Some((block, _)) = rest.first() {
+        while let Some(Found { block, .. }) = rest.first() {
             let known = logs[..logs.partition_point(|log| log.start <= *block)].last();
             let known = known.filter(|log| *block < log.end).cloned();
             // What says which segments are in use may be wrong itself.
             let log = known.or_else(|| self.log_of(&mut reader, *block));
             let end = log.as_ref().map_or(block.plus(1), |log| log.end);
-            let (these, others) = rest.split_at(rest.partition_point(|it| it.0 < end));
+            let (these, others) = rest.split_at(rest.partition_point(|it| it.block < end));
             rest = others;
             if let Some(log) = log {
                 // What cannot be read any more says nothing.
@@ -196,12 +196,13 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// Judges blocks of a log by the checksums that it has of them.
+    /// Judges blocks of a log by the checksums that it has of them. The target of a link is content, which stays
+    /// known as damaged: that breaks no rule.
     fn judge_metadata(
         &mut self,
         reader: &mut LogReader<'_, '_>,
         log: BlockNr,
-        found: &[(BlockNr, BlockSum)],
+        found: &[Found],
     ) -> Result<(), LogFault> {
         let (header, _) = read_log(reader, log)?;
         let changed = reader.changed_among(log, &header, found)?;
@@ -210,9 +211,15 @@ impl Checker<'_, '_> {
         }
         // Older versions of fsck correct blocks and the checksum of the log, and leave those of the blocks.
         if reader.sums_agree(log, &header)? {
-            self.changed_metadata.extend(changed);
+            self.changed_metadata.extend(changed.iter().map(|(it, sum)| (it.block, *sum)));
         }
-        if !self.options.read_content
+        if self.options.read_content {
+            return Ok(());
+        }
+        for place in changed.iter().filter_map(|(it, _)| it.target) {
+            self.warning(Rule::Symlink, place, || "the target is not what was written".into());
+        }
+        if changed.iter().any(|(it, _)| it.target.is_none())
             && let Err(fault) = reader.verify(log, &header)
         {
             self.unproved.push(Unproved::find(reader, log, &header, fault));

@@ -9,6 +9,7 @@ use nilfs_ondisk::{BlockNr, BlockSize, Geometry};
 use parking_lot::Mutex;
 
 use crate::ahead::Pace;
+use crate::report::Location;
 
 /// A device with the geometry of the volume on it.
 pub(crate) struct Volume<'d> {
@@ -18,8 +19,17 @@ pub(crate) struct Volume<'d> {
     pub(crate) seed: u32,
     /// How many blocks were read one by one.
     pub(crate) pace: Pace,
-    /// Checksums of the blocks that were read one by one, which are those of metadata.
-    pub(crate) found: Mutex<HashMap<BlockNr, BlockSum>>,
+    /// The blocks that were read one by one, which are those of metadata and of links.
+    pub(crate) found: Mutex<HashMap<BlockNr, Found>>,
+}
+
+/// A block that was read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    pub(crate) block: BlockNr,
+    pub(crate) sum: BlockSum,
+    /// Where it is the target of a symbolic link, if it is one.
+    pub(crate) target: Option<Location>,
 }
 
 impl<'d> Volume<'d> {
@@ -42,7 +52,16 @@ impl<'d> Volume<'d> {
         self.pace.step();
         let mut buffer = vec![0; self.block_size().bytes()];
         self.read(nr, &mut buffer)?;
-        self.found.lock().insert(nr, BlockSum::of(&buffer));
+        let sum = BlockSum::of(&buffer);
+        let found = Found { block: nr, sum, target: None };
+        self.found.lock().entry(nr).or_insert(found).sum = sum;
         Ok(buffer)
+    }
+
+    /// Remembers that a block that was read is the target of a symbolic link.
+    pub(crate) fn is_target(&self, nr: BlockNr, place: Location) {
+        if let Some(found) = self.found.lock().get_mut(&nr) {
+            found.target.get_or_insert(place);
+        }
     }
 }

@@ -5,6 +5,7 @@ mod support;
 
 use std::sync::Arc;
 
+use nilfs_check::{Options, Severity};
 use nilfs_device::{Device, MemoryDevice};
 use nilfs_engine::mkfs::{self, Parameters};
 use nilfs_engine::{Cno, Filesystem, Ino, MadeBy, MountOptions, SnapshotChange, Verify, Volume};
@@ -83,6 +84,10 @@ fn a_target_that_is_not_what_was_written_stays_known_as_damaged() {
                 plan.apply(&*device, &mut |_| {}).unwrap();
             }
         }
+        let without_content = Options { read_content: false, ..Options::default() };
+        let report = nilfs_check::check(&*device, &without_content).unwrap();
+        let [left] = &report.findings[..] else { panic!("it stays known: {report}") };
+        assert_eq!((left.severity, left.place.ino), (Severity::Warning, Some(ino)), "{report}");
         let selection = nilfs_engine::scrub::Selection::default();
         let found = nilfs_engine::scrub::scrub(&device, &selection, &mut |_| {
             std::ops::ControlFlow::Continue(())
