@@ -384,6 +384,15 @@ impl RollForward {
     ///
     /// # Errors
     /// The device failed, which says nothing about the log.
+    pub(crate) fn before_contradiction(self, nth: usize, why: Error) -> Result<Self> {
+        let stops_at = self.logs.get(nth).map(|log| log.start);
+        Ok(Self { stops_at, ..self.before(nth, why)? })
+    }
+
+    /// Without the logs from one on.
+    ///
+    /// # Errors
+    /// As [`RollForward::before_contradiction`].
     pub(crate) fn before(mut self, nth: usize, why: Error) -> Result<Self> {
         self.logs.truncate(nth);
         self.fault = Some(of_content(why)?);
@@ -492,7 +501,7 @@ pub struct RecoveryPlan {
     pub lost: Vec<Log>,
     /// Why they cannot.
     pub why: Option<Error>,
-    /// Where the first of those should be that cannot, if a log is missing there.
+    /// Where the first of those is or should be that cannot, unless no checkpoint can be made with it.
     pub stops_at: Option<BlockNr>,
 }
 

@@ -630,7 +630,7 @@ impl Draft {
             }
             Correction::Summary { at, header, files, payload, is_complete } => {
                 self.pass_by((*at, header.seq, header.flags), report.newest_log)?;
-                let Some(bytes) = self.summary(*at, header, files, *payload)? else {
+                let Some(bytes) = self.summary(*at, header, (files, &[]), *payload)? else {
                     return Ok(None);
                 };
                 // What a summary says of a block that is in use follows from the maps and the DAT;

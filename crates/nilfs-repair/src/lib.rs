@@ -37,6 +37,7 @@ mod lost_summaries;
 mod lost_super_roots;
 mod misled;
 mod names;
+mod passed_over;
 mod paths;
 mod progress;
 mod repairs;
@@ -471,7 +472,14 @@ fn is_worse(before: &Report, after: &Report, in_view: bool) -> bool {
     if after.counts.checkpoints_walked > before.counts.checkpoints_walked + made {
         return false;
     }
-    let is_of_logs = |it: &Finding| matches!(it.rule, Rule::RollForward | Rule::Log);
+    // What fsyncs have written may lack what earlier ones have, which are lost.
+    let is_of_logs = |it: &Finding| match it.rule {
+        Rule::RollForward | Rule::Log => true,
+        Rule::DirectoryEntry | Rule::LinkCount | Rule::Unreachable => {
+            it.place.checkpoint.is_some_and(|cno| cno > before.newest)
+        }
+        _ => false,
+    };
     let mut hiding = before.errors().filter(|it| it.rule == Rule::RollForward);
     let shows_logs = hiding.any(|it| after.errors().all(|left| left != it));
     let hides_inodes = |it: &Finding| it.rule == Rule::Readable && it.place.ino == Some(Ino::IFILE);

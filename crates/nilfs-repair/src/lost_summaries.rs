@@ -60,7 +60,7 @@ pub(crate) fn begin_anew(draft: &mut Draft) -> io::Result<bool> {
 
 /// Writes a summary that says nothing of the blocks after it. Returns whether it has room.
 fn write(draft: &Draft, at: BlockNr, header: &NewLog, blocks: u64) -> io::Result<bool> {
-    let Some(summary) = draft.summary(at, header, &[], blocks)? else { return Ok(false) };
+    let Some(summary) = draft.summary(at, header, (&[], &[]), blocks)? else { return Ok(false) };
     draft.device.write_at(at.0 * draft.block_size()?, &[IoSlice::new(&summary)])?;
     Ok(true)
 }

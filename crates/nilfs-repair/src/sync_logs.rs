@@ -14,6 +14,7 @@ use nilfs_ondisk::superblock::Superblock;
 use nilfs_ondisk::{BlockNr, BlockSize, Geometry, Ino};
 
 use crate::draft::{Draft, Made, is_whole};
+use crate::passed_over::{PassedOver, pass_over};
 use crate::{Risk, dat, paths, superblocks};
 
 /// Restores the summaries of sync logs of a draft from one on that the checker has found wrong, or gives up
@@ -33,7 +34,10 @@ pub(crate) fn correct(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Ma
         return Ok(Some(made));
     }
     if plan.why.is_some() {
-        return give_up(draft, wrong, plan);
+        return match pass_over(draft, &plan)? {
+            Some(passed) => Ok(Some(told(draft, passed))),
+            None => give_up(draft, wrong, plan),
+        };
     }
     if is_unreadable {
         return Ok(torn());
@@ -163,6 +167,38 @@ fn give_up(draft: &mut Draft, wrong: BlockNr, plan: RecoveryPlan) -> io::Result<
     Ok(Some(Made { files, names, ..Made::new(action, Risk::Loses) }))
 }
 
+/// Says what it means to roll forward without the logs that were passed over.
+fn told(draft: &mut Draft, passed: PassedOver) -> Made {
+    let PassedOver { missing, contradicting, later } = passed;
+    let starts: Vec<_> = contradicting.iter().map(|log| log.start).collect();
+    let gone = match (&missing[..], &starts[..]) {
+        (missing, []) => format!("{}, which cannot be told", in_logs(missing)),
+        ([], starts) => format!("{}, which builds on what is lost", in_logs(starts)),
+        (missing, starts) => format!(
+            "{}, which cannot be told, and {}, which builds on that",
+            in_logs(missing),
+            in_logs(starts)
+        ),
+    };
+    let action = format!(
+        "give up what was fsynced {gone}; what was fsynced later is kept, but may lack that"
+    );
+    let files = contradicting.iter().flat_map(files_in).filter(|ino| ino.is_of_user());
+    let files = files.chain(later).collect();
+    let names = names_in(draft, &contradicting);
+    draft.lost.extend(contradicting);
+    Made { files, names, ..Made::new(action, Risk::Loses) }
+}
+
+/// Names logs by where they begin.
+fn in_logs(starts: &[BlockNr]) -> String {
+    let blocks: Vec<_> = starts.iter().map(ToString::to_string).collect();
+    match &blocks[..] {
+        [block] => format!("in the log in block {block}"),
+        blocks => format!("in the logs in blocks {}", blocks.join(", ")),
+    }
+}
+
 /// Paths that files would have had, by the names in logs that are given up.
 fn names_in(draft: &Draft, lost: &[Log]) -> BTreeMap<Ino, String> {
     let mut named: BTreeMap<Ino, (Ino, String)> = BTreeMap::new();
@@ -217,7 +253,7 @@ fn replace_unreadable(draft: &mut Draft, log: BlockNr) -> io::Result<bool> {
 }
 
 /// The files that a sync log changes, by its blocks and its records.
-fn files_in(log: &Log) -> BTreeSet<Ino> {
+pub(crate) fn files_in(log: &Log) -> BTreeSet<Ino> {
     // Records that cannot be read tell nothing.
     let records = log.records().ok().flatten().map_or_else(Vec::new, |it| it.records);
     log.files.iter().map(|file| file.ino).chain(records.iter().map(|it| it.ino())).collect()

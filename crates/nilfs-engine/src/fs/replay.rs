@@ -100,7 +100,7 @@ pub(crate) fn without_contradictions(view: View, found: RollForward) -> Result<R
     });
     match refused {
         None => Ok(found),
-        Some((nth, fault)) => found.before(nth, fault),
+        Some((nth, fault)) => found.before_contradiction(nth, fault),
     }
 }
 

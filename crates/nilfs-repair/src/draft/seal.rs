@@ -17,12 +17,13 @@ use crate::stage::Stage;
 use crate::{dat, evidence, superblocks};
 
 impl Draft {
-    /// The summary of a log whose other blocks are there; `None` if it takes more blocks than it may.
+    /// The summary of a log whose other blocks are there, given its files and its records; `None` if it takes more
+    /// blocks than it may.
     pub(crate) fn summary(
         &self,
         at: BlockNr,
         header: &NewLog,
-        files: &[FileInfo],
+        (files, records): (&[FileInfo], &[u8]),
         payload: u64,
     ) -> io::Result<Option<Vec<u8>>> {
         let superblock = superblocks::best(&*self.device).map_err(io::Error::other)?;
@@ -45,7 +46,7 @@ impl Draft {
             }
         }
         let fits = |bytes: &Vec<u8>| bytes.len() as u64 == header.summary_blocks * size.bytes64();
-        let encode = |header: &NewLog| encode_summary(header, files, &[], &payload, size, seed);
+        let encode = |header: &NewLog| encode_summary(header, files, records, &payload, size, seed);
         // Zeros in place of content that is lost are known to be wrong, if there is room to say so.
         let with_sums = is_lost.then(|| encode(&NewLog { block_sums: true, ..*header }));
         Ok(with_sums.filter(fits).or_else(|| Some(encode(header)).filter(fits)))
