@@ -14,7 +14,7 @@ use common::{
     LINUX_IMAGES, blocks, check, linux_image, logs, make, new, parameters, pattern, place,
     short_segments,
 };
-use nilfs_device::{Device, IoSlice, MemoryDevice};
+use nilfs_device::{Device, FaultyDevice, IoSlice, MemoryDevice};
 use nilfs_engine::scrub::{Selection, scrub};
 use nilfs_engine::{
     Amount, Checkpoints, CleanerOptions, Error, FileType, Files, Filesystem, Ino, Log, ManualRun,
@@ -585,6 +585,34 @@ fn where_damage_leaves_no_place_for_a_recovery_all_is_shown_and_nothing_is_writt
         shown += u32::from(is_all && refused.contains("no segment can be written"));
         fs.unmount().unwrap();
         assert!(device.snapshot() == before);
+    }
+    assert!(shown > 0);
+}
+
+/// The device's error ended a mount that could have shown everything: only the next checkpoint needs the block.
+#[test]
+fn where_the_next_checkpoint_needs_what_cannot_be_read_all_is_shown() {
+    let device = various();
+    let fs = mount(&device, Verify::All);
+    let file = fs.lookup(&fs.root().unwrap().inode, b"small").unwrap().inode;
+    fs.write(&file, 0, b"the last").unwrap();
+    fs.sync_file(&file).unwrap();
+    let crashed = copy(&device);
+    let mut shown = 0;
+    for (_, _, at) in blocks(&crashed) {
+        let (device, faults) = FaultyDevice::new(copy(&crashed));
+        faults.scratch([at.0 * BLOCK..(at.0 + 1) * BLOCK]);
+        let device: Arc<dyn Device> = Arc::new(device);
+        let look = ReadOnlyVolume::mount(Arc::clone(&device), ReadOnlyOptions::default());
+        let mut only_read = Seen::new();
+        if !look.is_ok_and(|it| see(&it, Ino::ROOT, b"", &mut only_read).is_ok()) {
+            continue;
+        }
+        let fs = Filesystem::mount(device, MountOptions::default()).unwrap();
+        let mut seen = Seen::new();
+        see(&*fs, Ino::ROOT, b"", &mut seen).unwrap();
+        assert!(seen == only_read, "block {at}");
+        shown += u32::from(fs.unrecovered().is_some_and(|why| why.contains("failed to read")));
     }
     assert!(shown > 0);
 }

@@ -207,14 +207,18 @@ impl Filesystem {
             false => recovery::roll_forward(&volume.store, &volume.found)?.whole()?,
         };
         let fs = Self::assemble(&volume, &found, options)?;
-        {
-            let mut log = fs.log.lock();
-            match fs.begin(&mut log, &found.logs).map_err(no_room_to_recover)? {
-                Err(damage) => fs.show_unrecovered(&damage),
-                Ok(()) if volume.superblocks_lag || log.has_announced_records() => {
+        let begun = fs.begin(&mut fs.log.lock(), &found.logs);
+        let begun = match begun.map_err(no_room_to_recover) {
+            Err(error @ Error::Device { .. }) if is_unreadable(&volume, &found) => Ok(Err(error)),
+            begun => begun,
+        };
+        match begun? {
+            Err(damage) => fs.show_unrecovered(&damage),
+            Ok(()) => {
+                let mut log = fs.log.lock();
+                if volume.superblocks_lag || log.has_announced_records() {
                     log.mark_in_use(&fs.stamp())?;
                 }
-                Ok(()) => {}
             }
         }
         fs.store.let_go();
@@ -638,6 +642,13 @@ impl Filesystem {
             }
         }
     }
+}
+
+/// Whether no checkpoint can be made of what is to be recovered because blocks cannot be read, however often that is
+/// tried, and not because the device fails to write.
+fn is_unreadable(volume: &Volume, found: &RollForward) -> bool {
+    let (device, verify) = (volume.store.shared_device(), volume.store.verify());
+    matches!(Filesystem::trial(device, verify, found.logs.len()), Err(Error::Device { .. }))
 }
 
 /// A mount takes room on the device for nothing but a recovery.
