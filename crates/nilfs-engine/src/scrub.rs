@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use nilfs_device::Device;
+use nilfs_device::{CopyOnWriteDevice, Device};
 use nilfs_ondisk::crc::{BlockSum, Crc, Verdict};
 use nilfs_ondisk::summary::LogHeader;
 use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, Seq};
@@ -33,7 +33,9 @@ use nilfs_ondisk::{BlockNr, Cno, Ino, SegNum, Seq};
 use self::moment::{Moment, UsedSegment};
 use self::needs::Needs;
 use self::window::Window;
+use crate::cleaner::options::CleanerOptions;
 use crate::error::{Error, Result};
+use crate::fs::{Filesystem, MountOptions};
 use crate::log::reader::{self, Log};
 use crate::recovery;
 use crate::rescue::Rescue;
@@ -168,11 +170,36 @@ pub fn scrub(
     selection: &Selection,
     observe: Observe<'_>,
 ) -> Result<Scrubbed> {
+    let device = &recovered(device);
     let (at_first, unreached) = find(device)?;
     let newest = || find(device).map(|(moment, _)| moment);
     let mut found = read(at_first, &newest, selection, observe)?;
     found.unreached = unreached;
     Ok(found)
+}
+
+/// Returns a copy of a volume on which what fsyncs have written is recovered, as a mount does it: only the
+/// checkpoint that this makes says which files need the blocks of these logs. Where there is nothing to recover, or
+/// no mount succeeds, it is the volume itself.
+fn recovered(device: &Arc<dyn Device>) -> Arc<dyn Device> {
+    let copy: Arc<dyn Device> =
+        Arc::new(CopyOnWriteDevice::new(Arc::clone(device), Arc::default()));
+    let recover = || -> Result<bool> {
+        let volume = Volume::open_with(Arc::clone(&copy), Verify::None)?;
+        if recovery::roll_forward(&volume.store, &volume.found)?.logs.is_empty() {
+            return Ok(false);
+        }
+        let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
+        let options = MountOptions { cleaner, barrier: false, ..MountOptions::default() };
+        let fs = Filesystem::mount(Arc::clone(&copy), options)?;
+        let is_recovered = fs.unrecovered().is_none();
+        fs.unmount()?;
+        Ok(is_recovered)
+    };
+    match recover() {
+        Ok(true) => copy,
+        Ok(false) | Err(_) => Arc::clone(device),
+    }
 }
 
 /// The newest checkpoint that a device leads to, or of which a log can be found.

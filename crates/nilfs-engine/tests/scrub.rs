@@ -564,6 +564,33 @@ fn a_scrub_that_was_ended_goes_on_where_it_was_and_finds_what_it_found_again() {
     assert!(parts > 1 && logs + 1 >= sound.sound_logs, "{parts} parts, {logs} logs");
 }
 
+/// Content that is damaged was said to be sound until a mount had made a checkpoint of it.
+#[test]
+fn damaged_content_of_an_fsync_is_named_before_a_recovery_and_after() {
+    let device = short_segments(SEGMENTS);
+    let fs = mount(&device);
+    write(&fs, &["before"]);
+    let synced = make(&fs, &fs.root().unwrap().inode, "synced");
+    fs.write(&synced, 0, &pattern(3, 3 * BLOCK as usize)).unwrap();
+    fs.sync_file(&synced).unwrap();
+    make(&fs, &fs.root().unwrap().inode, "last");
+    fs.sync_file(&synced).unwrap();
+    let crashed = Arc::new(MemoryDevice::from(device.snapshot()));
+    assert!(all_of(&crashed).damage.is_empty());
+    let (_, block) = place(&crashed, synced.ino(), 1);
+    flip(&crashed, block);
+    let before = crashed.snapshot();
+    let found = all_of(&crashed);
+    assert!(crashed.snapshot() == before, "a scrub writes nothing");
+    mount(&crashed).unmount().unwrap();
+    for found in [found, all_of(&crashed)] {
+        let [damage] = &found.damage[..] else { panic!("one place: {found:?}") };
+        let [need] = &damage.needs[..] else { panic!("one file: {damage:?}") };
+        assert_eq!((need.path.as_deref(), need.is_current), (Some(&b"synced"[..]), true));
+        assert_eq!(damage.blocks, block..block.plus(1));
+    }
+}
+
 #[test]
 fn a_scrub_that_is_ended_at_once_says_so() {
     let shared: Arc<dyn Device> = scene().device as _;
