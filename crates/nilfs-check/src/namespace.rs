@@ -246,8 +246,8 @@ impl Checker<'_, '_> {
         rooted.extend(path);
     }
 
-    /// How bad it is that no name leads to a file: what a checkpoint of the past has lost is not
-    /// missing in the present.
+    /// How bad it is that names of a file are missing: what a checkpoint of the past has lost is not missing in the
+    /// present.
     fn lost_in(&self, cno: Cno) -> Severity {
         if cno == self.newest.cno { Severity::Error } else { Severity::Warning }
     }
@@ -282,10 +282,13 @@ impl Checker<'_, '_> {
             let right = links_at.zip(u16::try_from(expected).ok()).map(|(at, expected)| {
                 Correction::count_u16(at.plus(offset_of!(RawInode, i_links_count)), expected)
             });
-            self.error(Rule::LinkCount, place, || {
-                format!("i_links_count is {}, but there are {expected} links", facts.links)
-            })
-            .corrected_by(right);
+            let lacks_names = u32::from(facts.links) > expected;
+            let severity = if lacks_names { self.lost_in(files.cno) } else { Severity::Error };
+            self.findings
+                .add(severity, Rule::LinkCount, place, || {
+                    format!("i_links_count is {}, but there are {expected} links", facts.links)
+                })
+                .corrected_by(right);
         }
     }
 

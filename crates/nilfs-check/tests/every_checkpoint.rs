@@ -93,7 +93,7 @@ fn damage_that_only_the_past_has_is_found() {
         });
         let report = image.check().unwrap();
         let seen = |rule| {
-            report.errors().any(|finding| {
+            report.findings.iter().any(|finding| {
                 finding.rule == rule
                     && finding.place.ino == Some(Ino::ROOT)
                     && finding.place.checkpoint.is_some_and(|cno| cno < newest)
