@@ -5,17 +5,18 @@
 mod broken;
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use broken::{BLOCK, Broken, FILES, LARGE, Salvaged, content, differs_within, find};
+use broken::{BLOCK, Broken, FILES, LARGE, Salvaged, content, differs_within, find, new};
 use common::nilfs;
 use nilfs_device::MemoryDevice;
 use nilfs_engine::{Cno, Filesystem, Ino, Log, MountOptions, SetAttr};
-use nilfs_ondisk::inode::INODE_SIZE;
+use nilfs_ondisk::inode::{INODE_SIZE, S_IFDIR, S_IFREG};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Seq};
@@ -633,6 +634,43 @@ fn snapshots_come_out_beside_the_newest_checkpoint() {
         assert!(salvaged.file(&format!("snapshot-{snapshot}/{path}")) == versions[2], "{path}");
     }
     assert_eq!(salvaged.states().len(), 2 * ALL - DELETED.len());
+}
+
+/// Files whose names are lost in a block that a snapshot shares came out of the present only.
+#[test]
+fn files_of_a_snapshot_that_have_lost_their_names_come_out_by_number() {
+    let mut volume = Broken::new();
+    let device = Arc::new(MemoryDevice::from(std::mem::take(&mut volume.bytes)));
+    let fs = Filesystem::mount(Arc::clone(&device) as _, MountOptions::default()).unwrap();
+    let root = fs.root().unwrap().inode;
+    let directory = fs.create(&root, b"three", &new(S_IFDIR | 0o755)).unwrap().inode;
+    let name = |nth| format!("a file with a long name and the number {nth}");
+    for nth in 0..FILES {
+        let file = fs.create(&directory, name(nth).as_bytes(), &new(S_IFREG | 0o644)).unwrap();
+        fs.write(&file.inode, 0, name(nth).as_bytes()).unwrap();
+    }
+    let snapshot = fs.checkpoint_now().unwrap();
+    fs.set_snapshot(snapshot, true).unwrap();
+    fs.create(&root, b"later", &new(S_IFREG | 0o644)).unwrap();
+    let ino = directory.ino();
+    drop((root, directory));
+    fs.unmount().unwrap();
+    volume.bytes = device.snapshot();
+    let names =
+        volume.newest(ino, |info| matches!(info, BlockInfo::Data { offset, .. } if offset.0 == 1));
+    volume.damage(names);
+    let salvaged = volume.salvage(&["--snapshots"]);
+    let contents = |directory: &str| -> BTreeSet<Vec<u8>> {
+        let paths = salvaged.states().into_keys().filter(|path| {
+            let inner = path.strip_prefix(directory);
+            inner.is_some_and(|it| it.starts_with("three/") || it.starts_with("lost+found/"))
+        });
+        paths.map(|path| salvaged.file(path)).collect()
+    };
+    let all: BTreeSet<_> = (0..FILES).map(|nth| name(nth).into_bytes()).collect();
+    for directory in ["", &format!("snapshot-{snapshot}/")] {
+        assert_eq!(contents(directory), all, "{directory}");
+    }
 }
 
 #[test]

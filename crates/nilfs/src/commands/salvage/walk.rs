@@ -378,7 +378,7 @@ impl Salvager {
             return Vec::new();
         }
         let (names, fate) = self.names(directory);
-        self.lost_names |= matches!(fate, Fate::Partial { .. });
+        self.lost_names |= matches!(fate, Fate::Partial { .. } | Fate::Damaged { .. });
         let is_top = directory.file.ino() == Ino::ROOT;
         if !is_top || fate != Fate::Whole {
             self.report.add(path, fate);
