@@ -3,10 +3,11 @@
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{FileBlock, Ino};
 
+use super::Filesystem;
+use super::attributes::check_written;
 use super::inode::{Context, Inode, InodeRef, State};
 use super::space::{Cost, Effect};
 use super::types::Seek;
-use super::{Filesystem, names::check_written};
 
 use crate::error::{Error, Result};
 use crate::tree::content::Content;

@@ -3,6 +3,7 @@
 //! locks are taken is in `host/rank.rs`.
 
 pub(crate) mod admin;
+mod attributes;
 mod background;
 mod cleaner;
 mod data;
@@ -19,6 +20,7 @@ mod lookup;
 mod nameless;
 mod names;
 pub(crate) mod purge;
+mod rename;
 pub(crate) mod replay;
 pub(crate) mod resize;
 pub(crate) mod rollback;
