@@ -84,6 +84,13 @@ impl Overlay {
         old
     }
 
+    /// The block at `key` for changing: the one that is there, or else `block`.
+    pub(crate) fn edit(&mut self, key: FileBlock, block: Block) -> &mut Block {
+        let page = self.pages.entry(key).or_insert(Page { data: None, placed: None });
+        self.superseded.extend(page.placed.take());
+        page.data.get_or_insert(block)
+    }
+
     /// Takes out all pages from `key` on.
     pub(crate) fn truncate(&mut self, key: FileBlock) -> BTreeMap<FileBlock, Page> {
         let removed = self.pages.split_off(&key);

@@ -213,8 +213,52 @@ pub struct Inserted {
     pub slack: usize,
 }
 
-/// Puts a name into a block that has room for it: into an unused record or into the slack of a
-/// used one, the first that fits. Returns `None` if nothing fits.
+/// Room for a name in a block, as long as that stays as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// The record that has it, and how much of that it needs itself.
+    offset: usize,
+    kept: usize,
+    len: usize,
+    /// The greatest slack of the block afterwards.
+    slack: usize,
+}
+
+impl Room {
+    /// Room for a name of `name_len` bytes: an unused record or the slack of a used one, the first that
+    /// fits. `None` if nothing fits.
+    ///
+    /// # Errors
+    /// A record of the block crosses another one or the block.
+    pub fn find(block: &[u8], name_len: usize) -> Result<Option<Self>, FormatError> {
+        let need = needed(name_len).max(16);
+        let mut found = None;
+        let mut slack = 0;
+        Extent::each(block, |extent| {
+            if found.is_none() && extent.slack() >= need {
+                found = Some(extent);
+            } else {
+                slack = slack.max(extent.slack());
+            }
+        })?;
+        Ok(found.map(|found| {
+            let (kept, len) = (found.used(), found.slack());
+            Self { offset: found.offset, kept, len, slack: slack.max(len - need) }
+        }))
+    }
+
+    /// Puts a name of that length there.
+    pub fn fill(self, block: &mut [u8], ino: Ino, name: &[u8], file_type: FileType) -> Inserted {
+        if self.kept > 0 {
+            set_len(block, self.offset, self.kept);
+        }
+        let offset = self.offset + self.kept;
+        write_record(block, offset, self.len, ino, name, Some(file_type));
+        Inserted { offset, slack: self.slack }
+    }
+}
+
+/// Puts a name into a block that has [room](Room) for it. Returns `None` if nothing fits.
 ///
 /// # Errors
 /// A record of the block crosses another one or the block.
@@ -224,61 +268,56 @@ pub fn insert(
     name: &[u8],
     file_type: FileType,
 ) -> Result<Option<Inserted>, FormatError> {
-    let need = needed(name.len()).max(16);
-    let mut found = None;
-    let mut slack = 0;
-    Extent::each(block, |extent| {
-        if found.is_none() && extent.slack() >= need {
-            found = Some(extent);
-        } else {
-            slack = slack.max(extent.slack());
-        }
-    })?;
-    let Some(found) = found else {
-        return Ok(None);
-    };
-    let (kept, rest) = (found.used(), found.slack());
-    if kept > 0 {
-        set_len(block, found.offset, kept);
-    }
-    let offset = found.offset + kept;
-    write_record(block, offset, rest, ino, name, Some(file_type));
-    Ok(Some(Inserted { offset, slack: slack.max(rest - need) }))
+    let room = Room::find(block, name.len())?;
+    Ok(room.map(|room| room.fill(block, ino, name, file_type)))
 }
 
-/// Takes the record at `offset` out: the preceding record of the block swallows it; the first
-/// record of a block only becomes unused. Returns the greatest [slack](Record::slack) of the block
-/// then.
-///
-/// # Errors
-/// A record of the block crosses another one or the block, or none starts at `offset`.
-pub fn remove(block: &mut [u8], offset: usize) -> Result<usize, FormatError> {
-    let mut before = None;
-    let mut found = None;
-    let mut slack = 0;
-    Extent::each(block, |extent| {
-        if extent.offset == offset {
-            found = Some(extent.len);
-            return;
+/// How a record can be taken out of a block, as long as that stays as it is: the preceding record of the
+/// block swallows it; the first record of a block only becomes unused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Removal {
+    offset: usize,
+    /// The record that swallows it, and how long that is then.
+    swallowed: Option<(usize, usize)>,
+    /// The greatest slack of the block afterwards.
+    slack: usize,
+}
+
+impl Removal {
+    /// The removal of the record at `offset`.
+    ///
+    /// # Errors
+    /// A record of the block crosses another one or the block, or none starts at `offset`.
+    pub fn of(block: &[u8], offset: usize) -> Result<Self, FormatError> {
+        let mut before = None;
+        let mut found = None;
+        let mut slack = 0;
+        Extent::each(block, |extent| {
+            if extent.offset == offset {
+                found = Some(extent.len);
+                return;
+            }
+            slack = slack.max(extent.slack());
+            if extent.offset < offset {
+                before = Some(extent);
+            }
+        })?;
+        let len = found.ok_or_else(|| {
+            FormatError::field(STRUCTURE, "offset", offset, "the start of a record")
+        })?;
+        let gained = before.as_ref().map_or(0, Extent::slack) + len;
+        let swallowed = before.map(|before| (before.offset, before.len + len));
+        Ok(Self { offset, swallowed, slack: slack.max(gained) })
+    }
+
+    /// Takes the record out. Returns the greatest [slack](Record::slack) of the block then.
+    pub fn apply(self, block: &mut [u8]) -> usize {
+        match self.swallowed {
+            Some((before, len)) => set_len(block, before, len),
+            None => set_ino(block, self.offset, Ino(0)),
         }
-        slack = slack.max(extent.slack());
-        if extent.offset < offset {
-            before = Some(extent);
-        }
-    })?;
-    let len = found
-        .ok_or_else(|| FormatError::field(STRUCTURE, "offset", offset, "the start of a record"))?;
-    let gained = match before {
-        Some(before) => {
-            set_len(block, before.offset, before.len + len);
-            before.slack() + len
-        }
-        None => {
-            block[offset..offset + 8].fill(0);
-            len
-        }
-    };
-    Ok(slack.max(gained))
+        self.slack
+    }
 }
 
 /// Fills a block with one unused record.
@@ -321,7 +360,7 @@ mod tests {
             );
         }
         assert_eq!(names(&block), [".", "..", "a", "some name", "b"]);
-        remove(&mut block, at[1]).unwrap();
+        Removal::of(&block, at[1]).unwrap().apply(&mut block);
         assert_eq!(names(&block), [".", "..", "a", "b"]);
         let again = insert(&mut block, Ino(12), b"other", FileType::Symlink).unwrap().unwrap();
         assert_eq!(again.offset, at[1], "the freed space is found again");
@@ -337,7 +376,7 @@ mod tests {
             count += 1;
         }
         assert_eq!(count, 1024 / needed(200));
-        remove(&mut block, 0).unwrap();
+        Removal::of(&block, 0).unwrap().apply(&mut block);
         assert_eq!(names(&block).len(), count - 1);
         let inserted = insert(&mut block, Ino(11), b"y", FileType::Regular).unwrap().unwrap();
         assert_eq!(inserted.offset, 0);
@@ -361,7 +400,8 @@ mod tests {
                 .map(|record| record.offset)
                 .collect();
             if below(2) == 0 && !used.is_empty() {
-                let slack = remove(&mut block, used[below(used.len())]).unwrap();
+                let removal = Removal::of(&block, used[below(used.len())]).unwrap();
+                let slack = removal.apply(&mut block);
                 assert_eq!(slack, slack_of(&block));
             } else {
                 let name = vec![b'n'; 1 + below(60)];

@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use nilfs_ondisk::Ino;
-use nilfs_ondisk::dirent::{Inserted, NAME_MAX, insert, records, remove};
+use nilfs_ondisk::dirent::{Inserted, NAME_MAX, Removal, insert, records};
 use nilfs_ondisk::inode::FileType;
 
 fuzz_target!(|input: (u8, &[u8])| {
@@ -36,7 +36,7 @@ fuzz_target!(|input: (u8, &[u8])| {
         })
     };
     assert!(is_there(&block));
-    let gained = remove(&mut block, offset);
+    let gained = Removal::of(&block, offset).map(|removal| removal.apply(&mut block));
     assert_eq!(gained.ok(), slack(&block));
     assert_eq!(total(&block), Ok(block.len()));
     assert!(!is_there(&block));

@@ -4,6 +4,7 @@ use nilfs_ondisk::inode::FileType;
 use zerocopy::little_endian::{U16, U32};
 
 use super::Filesystem;
+use super::data::Resize;
 use super::inode::{INODE_BYTES, Inode, InodeRef, State};
 use super::space::{Cost, Effect};
 use super::types::{Attr, SetAttr};
@@ -63,10 +64,12 @@ impl Filesystem {
             let mut state = inode.state.write();
             check(&state)?;
             let now = self.now();
-            if let Some(size) = changes.size {
-                let grows = size != state.size();
-                self.resize_file(inode, &mut state, &self.context(), size)?;
-                if grows || changes.mtime.is_none() {
+            let context = self.context();
+            let resize = changes.size.map(|size| Resize::prepare(&state, &context, size));
+            if let Some(resize) = resize.transpose()? {
+                let before = state.size();
+                resize.apply(&mut state, &context);
+                if state.size() != before || changes.mtime.is_none() {
                     state.written(now);
                 }
             }

@@ -5,6 +5,7 @@ use nilfs_ondisk::{FileBlock, Ino};
 
 use super::Filesystem;
 use super::attributes::check_written;
+use super::blocks::{Cut, Ready};
 use super::inode::{Context, Inode, InodeRef, State};
 use super::space::{Cost, Effect};
 use super::types::Seek;
@@ -39,8 +40,7 @@ impl Filesystem {
     }
 
     /// Writes all of `data`, regardless of the flags of the file: a cache that comes to write only now
-    /// has accepted the data before. An error of the device or damage of the volume can leave a part of
-    /// the data written; any other error, nothing.
+    /// has accepted the data before. After an error, nothing is written.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::FileTooLarge`], [`Error::ReadOnly`], damage, a device error.
@@ -124,22 +124,15 @@ impl Filesystem {
         data: &[u8],
         effect: Effect,
     ) -> Result<()> {
-        let end = offset + data.len() as u64;
         self.change(Cost { pages: self.pages_for(data), inodes: 1, effect }, || {
             let mut state = inode.state.write();
             let context = self.context();
             if effect == Effect::Changes && !self.overwrites(&state, offset, data.len())? {
                 return Err(Error::NoSpace);
             }
-            let size = state.size();
+            let write = Write::prepare(&state, &context, offset, data)?;
             self.mark_dirty(inode, &mut state);
-            if offset > size {
-                clear_tail(inode, &mut state, &context, size)?;
-            }
-            write_range(inode, &mut state, &context, offset, data)?;
-            if end > size {
-                state.set_size(end);
-            }
+            write.apply(&mut state, &context);
             state.written(self.now());
             Ok(())
         })
@@ -171,7 +164,8 @@ impl Filesystem {
         if end <= size {
             return Ok(false);
         }
-        inode.cut(state, &context, from)?;
+        let cut = state.prepare_cut(&context.view, from)?;
+        state.apply_cut(&context, cut);
         let shorter = state.size().min(end);
         state.set_size(shorter);
         Ok(true)
@@ -196,7 +190,9 @@ impl Filesystem {
             return;
         }
         let grown = state.overlay.block_delta;
-        if gone.cut(&mut state, &self.context(), FileBlock(0)).is_ok() {
+        let context = self.context();
+        if let Ok(cut) = state.prepare_cut(&context.view, FileBlock(0)) {
+            state.apply_cut(&context, cut);
             state.set_size(0);
             self.space.remove_grown(grown.max(0) as u64);
         }
@@ -228,78 +224,131 @@ impl Filesystem {
             self.commit()?;
         }
     }
+}
 
-    /// Changes the size of a regular file whose state is locked.
-    pub(super) fn resize_file(
-        &self,
-        inode: &Inode,
-        state: &mut State,
-        context: &Context<'_>,
-        size: u64,
-    ) -> Result<()> {
+/// The bytes after an end of a file in its block that are not zero, as they must be when the file grows
+/// over them.
+pub(super) struct Tail {
+    ready: Ready,
+    within: usize,
+}
+
+impl Tail {
+    pub(super) fn prepare(state: &State, context: &Context<'_>, end: u64) -> Result<Option<Self>> {
+        let block_size = context.view.store.block_size();
+        let within = (end % block_size.bytes64()) as usize;
+        if within == 0 {
+            return Ok(None);
+        }
+        let found = state.prepare_data(&context.view, block_size.block_of(end))?;
+        let is_clear = |ready: &Ready| ready.block[within..].iter().all(|&byte| byte == 0);
+        Ok(found.filter(|ready| !is_clear(ready)).map(|ready| Self { ready, within }))
+    }
+
+    pub(super) fn apply(self, state: &mut State, context: &Context<'_>) {
+        let rest = self.within..self.ready.block.len();
+        state.apply_part(context, self.ready, rest).fill(0);
+    }
+}
+
+/// Another size of a file, of which everything is in memory that it changes.
+pub(super) struct Resize {
+    size: u64,
+    tail: Option<Tail>,
+    cut: Option<Cut>,
+}
+
+impl Resize {
+    pub(super) fn prepare(state: &State, context: &Context<'_>, size: u64) -> Result<Self> {
         if size > MAX_SIZE {
             return Err(Error::FileTooLarge);
         }
-        let old = state.size();
-        if size < old {
-            let block_size = context.view.store.block_size();
-            clear_tail(inode, state, context, size)?;
-            inode.cut(state, context, FileBlock(block_size.blocks_for(size)))?;
-            state.set_size(size);
-        } else if size > old {
-            clear_tail(inode, state, context, old)?;
-            state.set_size(size);
+        let (old, block_size) = (state.size(), context.view.store.block_size());
+        let cut = match size < old {
+            true => {
+                let end = FileBlock(block_size.blocks_for(size));
+                Some(state.prepare_cut(&context.view, end)?)
+            }
+            false => None,
+        };
+        let tail = match size == old {
+            true => None,
+            false => Tail::prepare(state, context, size.min(old))?,
+        };
+        Ok(Self { size, tail, cut })
+    }
+
+    pub(super) fn apply(self, state: &mut State, context: &Context<'_>) {
+        if let Some(tail) = self.tail {
+            tail.apply(state, context);
         }
-        Ok(())
+        if let Some(cut) = self.cut {
+            state.apply_cut(context, cut);
+        }
+        state.set_size(self.size);
     }
 }
 
-/// Makes the bytes after `size` in its block zero, as they must be when the file grows over them.
-pub(super) fn clear_tail(
-    inode: &Inode,
-    state: &mut State,
-    context: &Context<'_>,
-    size: u64,
-) -> Result<()> {
-    let block_size = context.view.store.block_size();
-    let within = (size % block_size.bytes64()) as usize;
-    let key = block_size.block_of(size);
-    if within == 0 {
-        return Ok(());
-    }
-    let Some(block) = state.block(&context.view, key)? else {
-        return Ok(());
-    };
-    if block[within..].iter().any(|&byte| byte != 0) {
-        let rest = within..block.len();
-        drop(block);
-        inode.page_mut(state, context, key, rest)?.fill(0);
-    }
-    Ok(())
+/// New content for a part of a block.
+struct Edge<'a> {
+    ready: Ready,
+    within: usize,
+    data: &'a [u8],
 }
 
-fn write_range(
-    inode: &Inode,
-    state: &mut State,
-    context: &Context<'_>,
-    offset: u64,
-    data: &[u8],
-) -> Result<()> {
-    let block_size = context.view.store.block_size();
-    let mut rest = data;
-    let mut at = offset;
-    while !rest.is_empty() {
-        let key = block_size.block_of(at);
-        let within = (at % block_size.bytes64()) as usize;
-        let (part, others) = rest.split_at(rest.len().min(block_size.bytes() - within));
-        if part.len() == block_size.bytes() {
-            inode.write_block(state, context, key, part)?;
-        } else {
-            let changed = within..within + part.len();
-            inode.page_mut(state, context, key, changed)?.copy_from_slice(part);
+/// New content for a part of a file, of which everything is in memory that it changes.
+struct Write<'a> {
+    end: u64,
+    /// The old end, if the file grows from beyond it.
+    tail: Option<Tail>,
+    /// The blocks of which a part stays: the first and the last.
+    edges: [Option<Edge<'a>>; 2],
+    /// The blocks between them, from this one on, and how many of them are holes.
+    first: FileBlock,
+    whole: &'a [u8],
+    holes: u64,
+}
+
+impl<'a> Write<'a> {
+    fn prepare(state: &State, context: &Context<'_>, offset: u64, data: &'a [u8]) -> Result<Self> {
+        let block_size = context.view.store.block_size();
+        let within = (offset % block_size.bytes64()) as usize;
+        // Up to where a block begins.
+        let before = if within == 0 { 0 } else { block_size.bytes() - within };
+        let (head, rest) = data.split_at(before.min(data.len()));
+        let (whole, last) = rest.split_at(rest.len() - rest.len() % block_size.bytes());
+        let edge = |offset: u64, data: &'a [u8]| -> Result<Option<Edge<'a>>> {
+            if data.is_empty() {
+                return Ok(None);
+            }
+            let ready = state.prepare_part(context, block_size.block_of(offset))?;
+            Ok(Some(Edge { ready, within: (offset % block_size.bytes64()) as usize, data }))
+        };
+        let start = offset + head.len() as u64;
+        let end = start + rest.len() as u64;
+        let keys = block_size.block_of(start).0..block_size.block_of(start + whole.len() as u64).0;
+        let mut holes = 0;
+        for key in keys.clone() {
+            holes += u64::from(state.is_hole(&context.view, FileBlock(key))?);
         }
-        at += part.len() as u64;
-        rest = others;
+        let tail = match offset > state.size() {
+            true => Tail::prepare(state, context, state.size())?,
+            false => None,
+        };
+        let edges = [edge(offset, head)?, edge(end - last.len() as u64, last)?];
+        Ok(Self { end, tail, edges, first: FileBlock(keys.start), whole, holes })
     }
-    Ok(())
+
+    fn apply(self, state: &mut State, context: &Context<'_>) {
+        if let Some(tail) = self.tail {
+            tail.apply(state, context);
+        }
+        for Edge { ready, within, data } in self.edges.into_iter().flatten() {
+            let bytes = within..within + data.len();
+            state.apply_part(context, ready, bytes).copy_from_slice(data);
+        }
+        state.apply_content(context, self.first, self.whole, self.holes);
+        let size = state.size().max(self.end);
+        state.set_size(size);
+    }
 }

@@ -1,8 +1,11 @@
 //! Changing directories. What only reads them is the same for every checkpoint (`tree/names.rs`).
 //!
 //! Where the names are, and where there is room for more, is noted in memory when a name is first
-//! asked for. Insert and remove then read one block, whatever the size of the directory. One whose
-//! index would take more memory than there is for all is searched from its first block to its last.
+//! asked for. A name is then added or removed with one block read, whatever the size of the directory. One
+//! whose index would take more memory than there is for all is searched from its first block to its last.
+//!
+//! A change of a name is prepared, which may fail, and then applied ([`blocks`](super::blocks)). What was
+//! prepared last comes last, if several changes are of one directory.
 //!
 //! The index knows the blocks that could not be read. Names in others are removed and replaced as ever,
 //! but none is added: the name may be there already.
@@ -10,11 +13,12 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use nilfs_ondisk::dirent;
+use nilfs_ondisk::dirent::{self, Room};
 use nilfs_ondisk::inode::FileType;
 use nilfs_ondisk::{FileBlock, Ino};
 
-use super::inode::{Context, Inode, State};
+use super::blocks::Ready;
+use super::inode::{Context, State};
 use crate::block::bytes_mut;
 use crate::error::{Error, Result};
 use crate::tree::View;
@@ -171,6 +175,162 @@ fn room(state: &State, view: &View, need: usize) -> Result<Option<FileBlock>> {
     Ok(found)
 }
 
+/// A name that can be added: the block with room for it is in memory.
+#[derive(Debug)]
+pub(super) struct Addition<'a> {
+    pub(super) name: &'a [u8],
+    page: Ready,
+    room: Room,
+    /// The block is a new one.
+    extends: bool,
+}
+
+impl<'a> Addition<'a> {
+    /// The addition of a name that is not there yet.
+    pub(super) fn prepare(
+        state: &mut State,
+        context: &Context<'_>,
+        name: &'a [u8],
+    ) -> Result<Self> {
+        let ino = state.file.ino();
+        read_names(state, context)?;
+        let found = room(state, &context.view, dirent::needed(name.len()).max(16))?;
+        let extends = found.is_none();
+        let page = match found {
+            Some(key) => state.prepare_part(context, key)?,
+            None => new_block(state, context)?,
+        };
+        let room = Room::find(&page.block, name.len()).map_err(damaged(ino, page.key))?;
+        let room = room.ok_or_else(|| {
+            Error::Inconsistent(format!("the index of directory {ino} does not fit its blocks"))
+        })?;
+        Ok(Self { name, page, room, extends })
+    }
+
+    /// Lets the name lead to a file.
+    pub(super) fn apply(
+        self,
+        state: &mut State,
+        context: &Context<'_>,
+        (ino, file_type): (Ino, FileType),
+    ) {
+        let Self { name, mut page, room, extends } = self;
+        let (key, block) = (page.key, 0..page.block.len());
+        let inserted = if extends {
+            let inserted = room.fill(bytes_mut(&mut page.block), ino, name, file_type);
+            state.apply_whole(context, page);
+            state.set_size((key.0 + 1) * context.view.store.block_size().bytes64());
+            inserted
+        } else {
+            room.fill(state.apply_part(context, page, block), ino, name, file_type)
+        };
+        let dirent::Inserted { offset, slack } = inserted;
+        changed(state, context, (key, offset), slack, |index, at| {
+            index.positions.insert(name, at);
+        });
+    }
+}
+
+/// A block without names at the end of a directory.
+fn new_block(state: &State, context: &Context<'_>) -> Result<Ready> {
+    let key = FileBlock(context.view.store.block_size().blocks_for(state.size()));
+    let mut block = context.pool.zeroed();
+    dirent::format_empty(bytes_mut(&mut block));
+    state.prepare_whole(&context.view, key, block)
+}
+
+/// A name that can be removed: its block is in memory.
+#[derive(Debug)]
+pub(super) struct Removal<'a> {
+    pub(super) name: &'a [u8],
+    page: Ready,
+    offset: usize,
+    record: dirent::Removal,
+}
+
+impl<'a> Removal<'a> {
+    /// The removal of a name, which is where [`lookup`] has just found it, perhaps after another one has
+    /// been `added` to the directory.
+    pub(super) fn prepare(
+        state: &State,
+        context: &Context<'_>,
+        name: &'a [u8],
+        at: Position,
+        added: Option<&Addition<'_>>,
+    ) -> Result<Self> {
+        let Position { block, offset, .. } = at;
+        let mut page = state.prepare_part(context, block)?;
+        if let Some(Addition { name, room, .. }) = added.filter(|it| it.page.key == block) {
+            // Which file it leads to makes no difference to where the records are.
+            room.fill(bytes_mut(&mut page.block), Ino::ROOT, name, FileType::Regular);
+        }
+        let record = dirent::Removal::of(&page.block, offset);
+        let record = record.map_err(damaged(state.file.ino(), block))?;
+        Ok(Self { name, page, offset, record })
+    }
+
+    pub(super) fn apply(self, state: &mut State, context: &Context<'_>) {
+        let Self { name, page, offset, record } = self;
+        let (key, block) = (page.key, 0..page.block.len());
+        let slack = record.apply(state.apply_part(context, page, block));
+        changed(state, context, (key, offset), slack, |index, at| {
+            index.positions.remove(name, at);
+        });
+    }
+}
+
+/// A name that can be led to another file: its block is in memory.
+#[derive(Debug)]
+pub(super) struct Redirection<'a> {
+    pub(super) name: &'a [u8],
+    page: Ready,
+    offset: usize,
+}
+
+impl<'a> Redirection<'a> {
+    /// The redirection of a name that is there.
+    pub(super) fn prepare(
+        state: &mut State,
+        context: &Context<'_>,
+        name: &'a [u8],
+    ) -> Result<Self> {
+        let at = lookup(state, context, name)?.ok_or(Error::NotFound)?;
+        Self::at(state, context, name, at)
+    }
+
+    /// The redirection of "..", which is in the first block: nothing else of the directory is read.
+    pub(super) fn prepare_parent(state: &State, context: &Context<'_>) -> Result<Self> {
+        let at = find_parent(state, &context.view)?;
+        Self::at(state, context, b"..", at)
+    }
+
+    fn at(state: &State, context: &Context<'_>, name: &'a [u8], at: Position) -> Result<Self> {
+        Ok(Self { name, page: state.prepare_part(context, at.block)?, offset: at.offset })
+    }
+
+    pub(super) fn apply(
+        self,
+        state: &mut State,
+        context: &Context<'_>,
+        (ino, file_type): (Ino, FileType),
+    ) {
+        let block = 0..self.page.block.len();
+        let page = state.apply_part(context, self.page, block);
+        dirent::set_target(page, self.offset, ino, file_type);
+    }
+}
+
+/// The directory that has a directory.
+pub(super) fn parent(state: &State, view: &View) -> Result<Ino> {
+    find_parent(state, view).map(|at| at.ino)
+}
+
+/// Where ".." is.
+fn find_parent(state: &State, view: &View) -> Result<Position> {
+    let found = names::search(state, view, std::iter::once(FileBlock(0)), b"..")?;
+    found.ok_or_else(|| Error::missing("a \"..\" entry"))
+}
+
 /// Takes over what has become of a block in which a record was changed, and does something with the
 /// index, if there is one. It is given up if it has become too large.
 fn changed(
@@ -189,76 +349,6 @@ fn changed(
     if position.is_none() || index.bytes() > context.index_limit {
         state.names = Names::TooMany;
     }
-}
-
-/// Adds a name that is not there yet.
-pub(super) fn insert(
-    inode: &Inode,
-    state: &mut State,
-    context: &Context<'_>,
-    name: &[u8],
-    ino: Ino,
-    file_type: FileType,
-) -> Result<()> {
-    let block_size = context.view.store.block_size();
-    let need = dirent::needed(name.len()).max(16);
-    read_names(state, context)?;
-    let key = match room(state, &context.view, need)? {
-        Some(key) => key,
-        None => {
-            let key = FileBlock(block_size.blocks_for(state.size()));
-            let mut block = context.pool.zeroed();
-            dirent::format_empty(bytes_mut(&mut block));
-            inode.set_block(state, context, key, block)?;
-            state.set_size((key.0 + 1) * block_size.bytes64());
-            key
-        }
-    };
-    let page = inode.page_mut(state, context, key, 0..block_size.bytes())?;
-    let inserted = dirent::insert(page, ino, name, file_type)
-        .map_err(damaged(inode.ino(), key))?
-        .ok_or_else(|| {
-        Error::Inconsistent(format!(
-            "the index of directory {} does not fit its blocks",
-            inode.ino()
-        ))
-    })?;
-    let dirent::Inserted { offset, slack } = inserted;
-    changed(state, context, (key, offset), slack, |index, at| index.positions.insert(name, at));
-    Ok(())
-}
-
-/// Removes a name, which is where [`lookup`] has just found it.
-pub(super) fn remove(
-    inode: &Inode,
-    state: &mut State,
-    context: &Context<'_>,
-    name: &[u8],
-    at: Position,
-) -> Result<()> {
-    let block_size = context.view.store.block_size();
-    let Position { block: key, offset, .. } = at;
-    let page = inode.page_mut(state, context, key, 0..block_size.bytes())?;
-    let slack = dirent::remove(page, offset).map_err(damaged(inode.ino(), key))?;
-    changed(state, context, (key, offset), slack, |index, at| index.positions.remove(name, at));
-    Ok(())
-}
-
-/// Lets a name that is there lead to another file.
-pub(super) fn replace(
-    inode: &Inode,
-    state: &mut State,
-    context: &Context<'_>,
-    name: &[u8],
-    ino: Ino,
-    file_type: FileType,
-) -> Result<()> {
-    let block_size = context.view.store.block_size();
-    read_names(state, context)?;
-    let position = find(state, &context.view, name)?.ok_or(Error::NotFound)?;
-    let page = inode.page_mut(state, context, position.block, 0..block_size.bytes())?;
-    dirent::set_target(page, position.offset, ino, file_type);
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! A file in memory: its attributes, and its blocks in layers — the changes since the last freeze,
 //! those that a commit is writing, and the newest checkpoint below. Reading through the layers is
-//! the same for every checkpoint (`tree/content.rs`); here is what changes them.
+//! the same for every checkpoint (`tree/content.rs`); what changes them is in `fs/blocks.rs`.
 
-use std::ops::{ControlFlow, DerefMut, Range};
+use std::ops::{ControlFlow, DerefMut};
 use std::sync::Arc;
 
 use nilfs_ondisk::bmap::Root;
@@ -11,9 +11,9 @@ use nilfs_ondisk::{BlockSize, FileBlock, Ino};
 use zerocopy::little_endian::{U16, U64};
 
 use super::directory::Names;
-use super::space::{Changes, Space};
+use super::space::Space;
 use super::types::Attr;
-use crate::block::{Block, BlockPool, bytes_mut, zeroed};
+use crate::block::{BlockPool, bytes_mut, zeroed};
 use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::host::{Rank, RwLock, Timestamp};
@@ -130,8 +130,12 @@ impl std::fmt::Debug for Inode {
 
 impl Inode {
     pub(super) fn new(ino: Ino, raw: RawInode, fresh: bool) -> Result<Self> {
-        let file = File::new(ino, raw)?;
-        let file_type = file.file_type();
+        File::new(ino, raw).map(|file| Self::of(file, fresh))
+    }
+
+    /// A file; `fresh`: no checkpoint has it yet.
+    pub(super) fn of(file: File, fresh: bool) -> Self {
+        let (ino, file_type) = (file.ino(), file.file_type());
         let state = State {
             file,
             // A size that is too small on a damaged volume hides blocks; it must not lose them.
@@ -144,12 +148,8 @@ impl Inode {
             recorded: false,
             names: Names::default(),
         };
-        Ok(Self {
-            ino,
-            file_type,
-            state: RwLock::new(Rank::Inode, state),
-            residence: Residence::new(),
-        })
+        let (state, residence) = (RwLock::new(Rank::Inode, state), Residence::new());
+        Self { ino, file_type, state, residence }
     }
 
     /// The inode number.
@@ -208,75 +208,6 @@ impl Inode {
         Ok(Some(from(width)).filter(|from| from.0 > 0))
     }
 
-    /// These bytes of a block for changing: its page, made from what is below or from zeros.
-    pub(super) fn page_mut<'a>(
-        &self,
-        state: &'a mut State,
-        context: &Context<'_>,
-        key: FileBlock,
-        bytes: Range<usize>,
-    ) -> Result<&'a mut [u8]> {
-        let in_memory = |page: &Page| page.data.is_some() && page.placed.is_none();
-        if !state.overlay.pages.get(&key).is_some_and(in_memory) {
-            let old = state.block(&context.view, key)?;
-            let hole = old.is_none();
-            let block = old.unwrap_or_else(|| context.pool.zeroed());
-            self.put(state, context, key, block, hole);
-        }
-        self.changed(state, key, bytes.clone());
-        let page = state.overlay.pages.get_mut(&key).and_then(|page| page.data.as_mut());
-        Ok(&mut bytes_mut(page.expect("the page was just put in"))[bytes])
-    }
-
-    /// Takes note of changed bytes of a file with content; names are not logged by blocks.
-    fn changed(&self, state: &mut State, key: FileBlock, bytes: Range<usize>) {
-        if self.file_type != FileType::Directory {
-            state.overlay.changed(key, bytes);
-        }
-    }
-
-    /// Sets the whole content of a block to a copy of `content`.
-    pub(super) fn write_block(
-        &self,
-        state: &mut State,
-        context: &Context<'_>,
-        key: FileBlock,
-        content: &[u8],
-    ) -> Result<()> {
-        if state.overlay.pages.contains_key(&key) {
-            self.page_mut(state, context, key, 0..content.len())?.copy_from_slice(content);
-            return Ok(());
-        }
-        self.set_block(state, context, key, context.pool.copy_of(content))
-    }
-
-    /// Sets the whole content of a block.
-    pub(super) fn set_block(
-        &self,
-        state: &mut State,
-        context: &Context<'_>,
-        key: FileBlock,
-        block: Block,
-    ) -> Result<()> {
-        let hole = state.is_hole(&context.view, key)?;
-        self.changed(state, key, 0..block.len());
-        self.put(state, context, key, block, hole);
-        Ok(())
-    }
-
-    /// Lets a block be one that a sync log has.
-    pub(super) fn place(
-        &self,
-        state: &mut State,
-        context: &Context<'_>,
-        key: FileBlock,
-        placed: Placed,
-    ) -> Result<()> {
-        let hole = state.is_hole(&context.view, key)?;
-        self.insert(state, context, key, Page { data: None, placed: Some(placed) }, hole);
-        Ok(())
-    }
-
     /// Lets `claim` take the number of each block that lies in a sync log. One that it cannot have
     /// becomes a block of which no log knows.
     pub(super) fn claim_placed(
@@ -295,60 +226,6 @@ impl Inode {
                 *page = Page { data: Some(block), placed: None };
             }
         }
-        Ok(())
-    }
-
-    fn put(
-        &self,
-        state: &mut State,
-        context: &Context<'_>,
-        key: FileBlock,
-        block: Block,
-        hole: bool,
-    ) {
-        self.insert(state, context, key, Page { data: Some(block), placed: None }, hole);
-    }
-
-    fn insert(
-        &self,
-        state: &mut State,
-        context: &Context<'_>,
-        key: FileBlock,
-        page: Page,
-        hole: bool,
-    ) {
-        let maps = u64::from(state.overlay.is_empty());
-        let old = state.overlay.insert(key, page);
-        let (pages, grown) = (u64::from(old.is_none()), u64::from(hole));
-        context.space.add(Changes { pages, grown, maps, ..Changes::default() });
-        if old.is_some_and(|old| old.placed.is_some()) {
-            context.space.remove_placed(1);
-        }
-        state.overlay.block_delta += i64::from(hole);
-    }
-
-    /// Makes a hole of everything from `key` on.
-    pub(super) fn cut(
-        &self,
-        state: &mut State,
-        context: &Context<'_>,
-        key: FileBlock,
-    ) -> Result<()> {
-        let mut visible = 0;
-        state.scan(&context.view, key, &mut |_| {
-            visible += 1;
-            Ok(ControlFlow::Continue(()))
-        })?;
-        state.overlay.block_delta -= visible;
-        if state.overlay.is_empty() {
-            context.space.add(Changes { maps: 1, ..Changes::default() });
-        }
-        let removed = state.overlay.truncate(key);
-        let placed = removed.values().filter(|page| page.placed.is_some()).count();
-        context.space.remove_pages(removed.len() as u64, placed as u64);
-        context.pool.recycle(removed.into_values().filter_map(|page| page.data));
-        state.unlogged.cut = Some(state.unlogged.cut.map_or(key, |cut| cut.min(key)));
-        state.unlogged.content = true;
         Ok(())
     }
 

@@ -62,16 +62,19 @@ impl Filesystem {
         self.find_settled(dir, name, &|ino| self.get(ino))
     }
 
+    /// The directory that has a directory, for a transaction. Of what it has, the first block is read.
+    pub(super) fn parent(&self, dir: &InodeRef) -> Result<InodeRef> {
+        let ino = directory::parent(&dir.state.read(), &self.view())?;
+        self.get(ino).map_err(stale_name(dir))
+    }
+
     fn find_settled<T>(
         &self,
         dir: &InodeRef,
         name: &[u8],
         get: &dyn Fn(Ino) -> Result<T>,
     ) -> Result<Option<T>> {
-        self.find_now(dir, name, get).map_err(|error| match error {
-            Error::Stale => Error::missing(format_args!("a file of directory {}", dir.ino())),
-            other => other,
-        })
+        self.find_now(dir, name, get).map_err(stale_name(dir))
     }
 
     /// What there is of the file that a name leads to. The directory stays locked until the file is in
@@ -118,5 +121,13 @@ impl Filesystem {
                 return Ok(Found::OnDevice(file.attr()));
             }
         }
+    }
+}
+
+/// The error for a name of a directory that leads to no file.
+fn stale_name(dir: &InodeRef) -> impl Fn(Error) -> Error {
+    move |error| match error {
+        Error::Stale => Error::missing(format_args!("a file of directory {}", dir.ino())),
+        other => other,
     }
 }

@@ -5,6 +5,7 @@
 pub(crate) mod admin;
 mod attributes;
 mod background;
+mod blocks;
 mod cleaner;
 mod data;
 pub(crate) mod defragment;

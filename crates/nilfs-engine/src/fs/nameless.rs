@@ -5,7 +5,7 @@ use nilfs_ondisk::inode::{FileType, LINK_MAX};
 use nilfs_ondisk::{FileBlock, Ino, dirent};
 
 use super::Filesystem;
-use super::directory;
+use super::directory::{self, Addition};
 use super::inode::InodeRef;
 use super::names::{NAME, check_addition};
 use super::space::{Cost, Effect};
@@ -26,22 +26,32 @@ impl Filesystem {
         let is_directory = inode.file_type() == FileType::Directory;
         self.change(NAME, || {
             let _names = self.names.write();
+            let new_parent = match is_directory {
+                true => Some(self.prepare_parent_entry(&inode, dir)?),
+                false => None,
+            };
             {
                 let mut parent = dir.state.write();
                 let context = self.context();
                 check_addition(&mut parent, &context, name)?;
-                let links = parent.links();
-                if is_directory && links >= LINK_MAX {
+                if is_directory && parent.links() >= LINK_MAX {
                     return Err(Error::TooManyLinks);
                 }
-                self.add_name(dir, &mut parent, &context, name, ino, inode.file_type())?;
-                parent.set_links(links + u16::from(is_directory));
-                self.directory_changed(dir, &mut parent);
+                let addition = Addition::prepare(&mut parent, &context, name)?;
+                self.apply_addition(
+                    dir,
+                    &mut parent,
+                    &context,
+                    addition,
+                    &inode,
+                    u16::from(is_directory),
+                );
             }
             if !is_directory {
                 inode.state.write().set_links(1);
             }
-            self.moved(&inode, Some(dir))
+            self.apply_moved(&inode, new_parent);
+            Ok(())
         })
     }
 
@@ -96,7 +106,8 @@ impl Filesystem {
                     0 => dirent::format_first(bytes_mut(&mut block), dir, Ino::ROOT),
                     _ => dirent::format_empty(bytes_mut(&mut block)),
                 }
-                inode.set_block(&mut state, &context, next, block)?;
+                let ready = state.prepare_whole(&context.view, next, block)?;
+                state.apply_whole(&context, ready);
                 self.directory_changed(&inode, &mut state);
                 Ok(false)
             })?;

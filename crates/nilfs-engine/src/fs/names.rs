@@ -1,4 +1,5 @@
-//! Operations that change names: create, link, unlink; rename has a file of its own.
+//! Operations that change names: create, link, unlink; rename has a file of its own. Whatever can fail is
+//! over before any of them changes anything ([`blocks`](super::blocks)).
 //!
 //! They lock one inode at a time. Those that are about one directory and one file in it (create,
 //! symlink, unlink) are held together by the lock of the directory, and share another lock, `names`;
@@ -8,13 +9,14 @@
 use std::sync::Arc;
 
 use nilfs_ondisk::inode::{FileType, LINK_MAX, RawInode};
-use nilfs_ondisk::{FileBlock, Ino, dirent};
+use nilfs_ondisk::{Ino, dirent};
 use zerocopy::little_endian::{U16, U32};
 
 use super::attributes::{
     SET_GID, check_changeable, check_directory_changeable, check_directory_grows, inherited_flags,
 };
-use super::directory::{self, check_new_name};
+use super::blocks::Ready;
+use super::directory::{self, Addition, Redirection, Removal, check_new_name};
 use super::inode::{Context, Inode, InodeRef, State};
 use super::space::{Cost, Effect};
 use super::types::{Attr, DirEntry, NewInode};
@@ -23,7 +25,7 @@ use crate::block::bytes_mut;
 use crate::error::{Error, Result};
 use crate::host::atomic::Ordering;
 use crate::tree::content::Content;
-use crate::tree::names::{self, Position};
+use crate::tree::{File, names};
 
 /// Making or removing a name: a directory block or two, and the inodes of the file, of its
 /// directory, and of a target.
@@ -114,30 +116,12 @@ impl Filesystem {
             if file_type == FileType::Directory && parent.links() >= LINK_MAX {
                 return Err(Error::TooManyLinks);
             }
+            let addition = Addition::prepare(&mut parent, &context, name)?;
             let ino = self.numbers.lock().take(&context.view)?;
-            if let Err(error) = self.add_name(dir, &mut parent, &context, name, ino, file_type) {
-                self.numbers.lock().give_back(&context.view, ino)?;
-                return Err(error);
-            }
-            let raw = self.new_inode(&parent, new, file_type);
-            let inode = Arc::new(Inode::new(ino, raw, true)?);
-            {
-                let mut state = inode.unshared();
-                match (file_type, target) {
-                    (FileType::Directory, _) => {
-                        self.format_directory(&inode, &mut state, dir.ino())?;
-                    }
-                    (_, Some(target)) => self.put_target(&inode, &mut state, target)?,
-                    _ => {}
-                }
-                self.attributes_changed(&inode, &mut state, true);
-            }
-            self.table.lock().insert(Arc::clone(&inode));
-            if file_type == FileType::Directory {
-                let links = parent.links();
-                parent.set_links(links + 1);
-            }
-            self.directory_changed(dir, &mut parent);
+            let inode = self.new_inode(ino, &parent, new, file_type);
+            self.apply_birth(&inode, &context, dir.ino(), target);
+            let subdirectories = u16::from(file_type == FileType::Directory);
+            self.apply_addition(dir, &mut parent, &context, addition, &inode, subdirectories);
             Ok(inode)
         })?;
         self.entry(inode)
@@ -162,9 +146,8 @@ impl Filesystem {
             }
             check_directory_grows(&parent)?;
             let ino = self.numbers.lock().take(&self.view())?;
-            let mut raw = self.new_inode(&parent, new, FileType::Regular);
-            raw.i_links_count = U16::new(0);
-            let inode = Arc::new(Inode::new(ino, raw, true)?);
+            let inode = self.new_inode(ino, &parent, new, FileType::Regular);
+            inode.unshared().set_links(0);
             self.attributes_changed(&inode, &mut inode.unshared(), true);
             let mut table = self.table.lock();
             table.insert(Arc::clone(&inode));
@@ -174,8 +157,8 @@ impl Filesystem {
         self.entry(inode)
     }
 
-    /// The fields of a new inode, with what the directory hands down.
-    fn new_inode(&self, parent: &State, new: &NewInode, file_type: FileType) -> RawInode {
+    /// A new inode, with what the directory hands down.
+    fn new_inode(&self, ino: Ino, parent: &State, new: &NewInode, file_type: FileType) -> InodeRef {
         let mut raw = RawInode::zeroed();
         let mut mode = file_type.mode_bits() | new.mode & 0o7777;
         let mut gid = new.gid;
@@ -199,24 +182,34 @@ impl Filesystem {
         raw.i_mtime_nsec = now.nanoseconds.into();
         raw.i_ctime = raw.i_mtime;
         raw.i_ctime_nsec = raw.i_mtime_nsec;
-        raw
+        Arc::new(Inode::of(File::fresh(ino, file_type, raw), true))
     }
 
-    fn format_directory(&self, inode: &Inode, state: &mut State, parent: Ino) -> Result<()> {
-        let mut block = self.pool.zeroed();
-        dirent::format_first(bytes_mut(&mut block), inode.ino(), parent);
-        inode.set_block(state, &self.context(), FileBlock(0), block)?;
-        state.set_size(self.store.block_size().bytes64());
-        Ok(())
-    }
-
-    fn put_target(&self, inode: &Inode, state: &mut State, target: &[u8]) -> Result<()> {
-        let mut block = self.pool.zeroed();
-        bytes_mut(&mut block)[..target.len()].copy_from_slice(target);
-        inode.set_block(state, &self.context(), FileBlock(0), block)?;
-        state.set_size(target.len() as u64);
-        self.journal.lock().needs_content(inode.ino());
-        Ok(())
+    /// Makes a new file known, with the content that it begins with.
+    fn apply_birth(
+        &self,
+        inode: &InodeRef,
+        context: &Context<'_>,
+        parent: Ino,
+        target: Option<&[u8]>,
+    ) {
+        let mut state = inode.unshared();
+        if inode.file_type() == FileType::Directory {
+            let mut block = self.pool.zeroed();
+            dirent::format_first(bytes_mut(&mut block), inode.ino(), parent);
+            state.set_size(block.len() as u64);
+            state.apply_whole(context, Ready::first(block));
+        }
+        if let Some(target) = target {
+            let mut block = self.pool.zeroed();
+            bytes_mut(&mut block)[..target.len()].copy_from_slice(target);
+            state.set_size(target.len() as u64);
+            state.apply_whole(context, Ready::first(block));
+            self.journal.lock().needs_content(inode.ino());
+        }
+        self.attributes_changed(inode, &mut state, true);
+        drop(state);
+        self.table.lock().insert(Arc::clone(inode));
     }
 
     /// Gives a file one more name. One that has none stays, with all that was written to it.
@@ -241,21 +234,26 @@ impl Filesystem {
             }
             {
                 let mut parent = dir.state.write();
-                let (context, ino) = (self.context(), inode.ino());
+                let context = self.context();
                 check_addition(&mut parent, &context, name)?;
-                self.add_name(dir, &mut parent, &context, name, ino, inode.file_type())?;
-                self.directory_changed(dir, &mut parent);
+                let addition = Addition::prepare(&mut parent, &context, name)?;
+                self.apply_addition(dir, &mut parent, &context, addition, inode, 0);
             }
-            let mut state = inode.state.write();
-            state.set_links(links + 1);
-            self.name_changed(inode, &mut state);
-            drop(state);
-            if links == 0 {
-                self.is_found(inode);
-            }
+            self.apply_link(inode, links + 1);
             Ok(())
         })?;
         self.attr(inode)
+    }
+
+    /// Takes note that a file has a name more.
+    fn apply_link(&self, inode: &InodeRef, links: u16) {
+        let mut state = inode.state.write();
+        state.set_links(links);
+        self.name_changed(inode, &mut state);
+        drop(state);
+        if links == 1 {
+            self.is_found(inode);
+        }
     }
 
     /// Takes note that a file has a name which had none: logs have left out what was fsynced of it, so
@@ -307,12 +305,8 @@ impl Filesystem {
             // Somebody else may have removed it first.
             let found = directory::lookup(&mut parent, &context, name)?;
             let at = found.filter(|at| at.ino == inode.ino()).ok_or(Error::NotFound)?;
-            self.remove_name(dir, &mut parent, &context, name, at)?;
-            if directory {
-                let links = parent.links();
-                parent.set_links(links.saturating_sub(1));
-            }
-            self.directory_changed(dir, &mut parent);
+            let removal = Removal::prepare(&parent, &context, name, at, None)?;
+            self.apply_removal(dir, &mut parent, &context, removal, u16::from(directory));
             drop(parent);
             self.drop_link(&inode);
             Ok(())
@@ -357,51 +351,64 @@ impl Filesystem {
         }
     }
 
-    /// Adds a name that is not there.
-    pub(super) fn add_name(
+    /// Adds a name that leads to a file, and this many subdirectories with it.
+    pub(super) fn apply_addition(
         &self,
         dir: &InodeRef,
         state: &mut State,
         context: &Context<'_>,
-        name: &[u8],
-        ino: Ino,
-        file_type: FileType,
-    ) -> Result<()> {
-        directory::insert(dir, state, context, name, ino, file_type)?;
-        self.journal.lock().name_added(dir.ino(), name, (ino, file_type));
-        Ok(())
+        addition: Addition<'_>,
+        to: &Inode,
+        subdirectories: u16,
+    ) {
+        let (name, target) = (addition.name, (to.ino(), to.file_type()));
+        addition.apply(state, context, target);
+        self.journal.lock().name_added(dir.ino(), name, target);
+        let links = state.links().saturating_add(subdirectories);
+        state.set_links(links);
+        self.directory_changed(dir, state);
     }
 
-    /// Lets a name that is there lead to another file. What that file is must not be lost when the
-    /// other one is gone.
-    pub(super) fn change_name(
+    /// Lets a name that is there lead to another file; so there are subdirectories more and less. What the
+    /// file is must not be lost when the other one is gone.
+    pub(super) fn apply_redirection(
         &self,
         dir: &InodeRef,
         state: &mut State,
         context: &Context<'_>,
-        name: &[u8],
-        to: &InodeRef,
-    ) -> Result<()> {
-        directory::replace(dir, state, context, name, to.ino(), to.file_type())?;
-        let mut journal = self.journal.lock();
-        journal.name_changed(dir.ino(), name, (to.ino(), to.file_type()));
-        if to.file_type() == FileType::Regular {
-            journal.needs_content(to.ino());
+        redirection: Redirection<'_>,
+        to: &Inode,
+        (more, less): (u16, u16),
+    ) {
+        let (name, target) = (redirection.name, (to.ino(), to.file_type()));
+        redirection.apply(state, context, target);
+        {
+            let mut journal = self.journal.lock();
+            journal.name_changed(dir.ino(), name, target);
+            if to.file_type() == FileType::Regular {
+                journal.needs_content(to.ino());
+            }
         }
-        Ok(())
+        let links = state.links().saturating_add(more).saturating_sub(less);
+        state.set_links(links);
+        self.directory_changed(dir, state);
     }
 
-    pub(super) fn remove_name(
+    /// Removes a name, and this many subdirectories with it.
+    pub(super) fn apply_removal(
         &self,
         dir: &InodeRef,
         state: &mut State,
         context: &Context<'_>,
-        name: &[u8],
-        at: Position,
-    ) -> Result<()> {
-        directory::remove(dir, state, context, name, at)?;
+        removal: Removal<'_>,
+        subdirectories: u16,
+    ) {
+        let name = removal.name;
+        removal.apply(state, context);
         self.journal.lock().name_removed(dir.ino(), name);
-        Ok(())
+        let links = state.links().saturating_sub(subdirectories);
+        state.set_links(links);
+        self.directory_changed(dir, state);
     }
 }
 

@@ -18,16 +18,16 @@ use nilfs_ondisk::roll_forward::{
 use nilfs_ondisk::{BlockNr, FileBlock, Ino, dirent};
 use zerocopy::little_endian::{U16, U32, U64};
 
-use super::data::clear_tail;
-use super::directory;
-use super::inode::{Context, Inode, InodeRef, State};
+use super::blocks::Ready;
+use super::data::Tail;
+use super::directory::{self, Addition, Redirection, Removal};
+use super::inode::{Context, Inode, InodeRef};
 use super::space::Space;
 use crate::block::{BlockPool, bytes_mut, zeroed};
 use crate::error::{Error, Result};
 use crate::host::Timestamp;
 use crate::overlay::{Overlay, Placed};
 use crate::recovery::{LoggedBlock, RollForward, SyncLog};
-use crate::tree::names::Position;
 use crate::tree::{File, View};
 
 /// Every inode that sync logs have changed, as it is after them.
@@ -233,8 +233,9 @@ impl<'a> Replay<'a> {
         }
         if inode.file_type() == FileType::Directory && record.links > 0 {
             let parent = (Ino(record.device_or_parent), FileType::Directory);
-            if self.find(&inode, &mut state, b"..")?.is_some() {
-                directory::replace(&inode, &mut state, self.context, b"..", parent.0, parent.1)?;
+            let found = Redirection::prepare_parent(&state, self.context);
+            if let Some(redirection) = unless_damaged(ino, found)? {
+                redirection.apply(&mut state, self.context, parent);
             }
         }
         Ok(())
@@ -252,7 +253,7 @@ impl<'a> Replay<'a> {
                 let mut block = zeroed(block_size);
                 let parent = Ino(record.device_or_parent);
                 dirent::format_first(bytes_mut(&mut block), record.ino, parent);
-                inode.set_block(&mut state, self.context, FileBlock(0), block)?;
+                state.apply_whole(self.context, Ready::first(block));
                 state.set_size(block_size.bytes64());
             }
             FileType::CharDevice | FileType::BlockDevice => {
@@ -272,32 +273,22 @@ impl<'a> Replay<'a> {
         }
         let mut state = dir.state.write();
         let (context, name) = (self.context, &record.name[..]);
-        let known = self.find(&dir, &mut state, name)?;
-        match (record.target, known) {
-            (Some((ino, file_type)), Some(_)) => {
-                directory::replace(&dir, &mut state, context, name, ino, file_type)
+        let found = directory::lookup(&mut state, context, name);
+        match (record.target, unless_damaged(dir.ino(), found)?.flatten()) {
+            (Some(target), Some(_)) => {
+                let known = Redirection::prepare(&mut state, context, name)?;
+                known.apply(&mut state, context, target);
             }
-            (Some((ino, file_type)), None) => {
-                directory::insert(&dir, &mut state, context, name, ino, file_type)
+            (Some(target), None) => {
+                Addition::prepare(&mut state, context, name)?.apply(&mut state, context, target);
             }
-            (None, Some(at)) => directory::remove(&dir, &mut state, context, name, at),
-            (None, None) => Ok(()),
+            (None, Some(at)) => {
+                let known = Removal::prepare(&state, context, name, at, None)?;
+                known.apply(&mut state, context);
+            }
+            (None, None) => {}
         }
-    }
-
-    /// Where a name is, unless that is in a block that cannot be read.
-    fn find(&self, dir: &Inode, state: &mut State, name: &[u8]) -> Result<Option<Position>> {
-        match directory::lookup(state, self.context, name) {
-            Err(damage) if damage.is_fault() => {
-                tracing::error!(
-                    "a name of directory {} was synced and may be in a block that cannot be read; nilfs fsck \
-                     says what can be done: {damage}",
-                    dir.ino()
-                );
-                Ok(None)
-            }
-            found => found,
-        }
+        Ok(())
     }
 
     fn content(&mut self, record: &ContentRecord) -> Result<()> {
@@ -308,17 +299,20 @@ impl<'a> Replay<'a> {
         let mut state = inode.state.write();
         let mut cut = record.cut;
         if record.size < state.size() {
-            match clear_tail(&inode, &mut state, self.context, record.size) {
+            match Tail::prepare(&state, self.context, record.size) {
+                Ok(Some(tail)) => tail.apply(&mut state, self.context),
+                Ok(None) => {}
                 Err(damage) if damage.is_of_block() => {
                     self.lost_with_block(record.ino, record.size, &damage);
                 }
-                cleared => cleared?,
+                Err(error) => return Err(error),
             }
             let end = FileBlock(self.context.view.store.block_size().blocks_for(record.size));
             cut = Some(cut.map_or(end, |cut| cut.min(end)));
         }
         if let Some(cut) = cut {
-            inode.cut(&mut state, self.context, cut)?;
+            let cut = state.prepare_cut(&self.context.view, cut)?;
+            state.apply_cut(self.context, cut);
         }
         state.set_size(record.size);
         state.file.set_mtime(timestamp(record.modified));
@@ -337,8 +331,11 @@ impl<'a> Replay<'a> {
         let key = block_size.block_of(record.offset);
         self.check_end(&inode, key)?;
         let mut state = inode.state.write();
-        match inode.page_mut(&mut state, self.context, key, within) {
-            Ok(bytes) => bytes.copy_from_slice(&record.bytes),
+        match state.prepare_part(self.context, key) {
+            Ok(ready) => {
+                let bytes = state.apply_part(self.context, ready, within);
+                bytes.copy_from_slice(&record.bytes);
+            }
             Err(damage) if damage.is_of_block() => {
                 self.lost_with_block(record.ino, record.offset, &damage);
             }
@@ -394,7 +391,7 @@ impl<'a> Replay<'a> {
         }
         let mut state = inode.state.write();
         self.lost.remove(&(block.ino, block.key));
-        inode.place(&mut state, self.context, block.key, block.placed)
+        state.place(self.context, block.key, block.placed)
     }
 
     /// Linux syncs the data of a file that has lost its last name, too.
@@ -408,6 +405,20 @@ impl<'a> Replay<'a> {
             return Ok(());
         }
         self.block(block)
+    }
+}
+
+/// What was found of a name, unless that is in a block that cannot be read.
+fn unless_damaged<T>(dir: Ino, found: Result<T>) -> Result<Option<T>> {
+    match found {
+        Err(damage) if damage.is_fault() => {
+            tracing::error!(
+                "a name of directory {dir} was synced and may be in a block that cannot be read; nilfs fsck \
+                 says what can be done: {damage}"
+            );
+            Ok(None)
+        }
+        found => found.map(Some),
     }
 }
 

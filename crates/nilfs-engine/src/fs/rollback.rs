@@ -26,7 +26,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use self::plan::{Leaving, Plan, Restored, plan};
 use self::scope::{Scope, Subtree};
 use super::Filesystem;
-use super::directory;
+use super::directory::{Addition, Redirection};
 use super::inode::{Context, Inode, InodeRef};
 use super::snapshots::SnapshotChange;
 use super::space::{Cost, Effect, Space};
@@ -381,8 +381,14 @@ impl<'a> Making<'a> {
         let mut state = inode.unshared();
         let (name, file_type) = (&subtree.name[..], top.file_type());
         match known {
-            Some(_) => directory::replace(&inode, &mut state, &context, name, ino, file_type)?,
-            None => directory::insert(&inode, &mut state, &context, name, ino, file_type)?,
+            Some(_) => {
+                let known = Redirection::prepare(&mut state, &context, name)?;
+                known.apply(&mut state, &context, (ino, file_type));
+            }
+            None => {
+                let new = Addition::prepare(&mut state, &context, name)?;
+                new.apply(&mut state, &context, (ino, file_type));
+            }
         }
         let links = state.links() - u16::from(known.is_some_and(is_directory))
             + u16::from(is_directory(top));

@@ -42,6 +42,11 @@ impl File {
         Ok(Self { ino, file_type, raw, map, synced: None })
     }
 
+    /// A file without content that is just being made, with what else its inode says.
+    pub(crate) fn fresh(ino: Ino, file_type: FileType, raw: RawInode) -> Self {
+        Self { ino, file_type, raw, map: Root::default(), synced: None }
+    }
+
     /// The inode number.
     #[must_use]
     pub fn ino(&self) -> Ino {

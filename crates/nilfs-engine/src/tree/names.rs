@@ -281,7 +281,7 @@ pub(crate) fn find(
 }
 
 /// Looks for a name in some blocks.
-fn search(
+pub(crate) fn search(
     dir: &impl Content,
     view: &View,
     keys: impl Iterator<Item = FileBlock>,
