@@ -246,10 +246,22 @@ impl Filesystem {
         self.delays.load(Ordering::Relaxed) || shortened.is_some_and(has_parts)
     }
 
-    /// Lets writers wait while too much is uncommitted, and calls for a checkpoint before that.
+    /// Commits before a change, where too much is uncommitted. A change that is done already must not fail
+    /// with the commit.
+    pub(super) fn wait_for_memory(&self) -> Result<()> {
+        if self.delays.load(Ordering::Relaxed) {
+            let page = self.store.block_size().bytes64();
+            if self.space.pressure(page).uncommitted > self.options.dirty_limit {
+                self.commit()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls for a checkpoint before too much is uncommitted, after a change.
     /// Where clean segments are few, writers of this many `pages` leave the cleaner some time, the
     /// more the fewer there are, so that nobody meets the end at full speed.
-    pub(super) fn throttle(&self, pages: u64) -> Result<()> {
+    pub(super) fn throttle(&self, pages: u64) {
         let page = self.store.block_size().bytes64();
         let Pressure { shortage, dirty, uncommitted } = self.space.pressure(page);
         if shortage > 0.0 && self.cleaner.is_working() {
@@ -269,18 +281,32 @@ impl Filesystem {
         } else if records > MOST_UNWRITTEN {
             self.wakeup.hurry();
         }
-        if uncommitted > limit {
-            self.commit()?;
-        }
-        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use nilfs_device::{Action, FaultyDevice, MemoryDevice};
+
     use super::*;
-    use crate::NewInode;
-    use crate::fixtures::{check, copy_of, empty_volume, make_file, mount};
+    use crate::fixtures::{BLOCK, check, copy_of, empty_volume, make_file, mount};
+    use crate::{MountOptions, NewInode};
+
+    /// Whoever is told of an error takes the change for not done.
+    #[test]
+    fn a_change_that_is_done_does_not_fail_with_a_checkpoint() {
+        let (device, faults) = FaultyDevice::new(MemoryDevice::from(empty_volume(60).snapshot()));
+        let options = MountOptions { dirty_limit: 64 << 10, ..MountOptions::default() };
+        let fs = Filesystem::mount(Arc::new(device), options).unwrap();
+        let file = make_file(&fs);
+        fs.commit().unwrap();
+        faults.fail(Action::Write);
+        fs.write(&file, 0, &[b'n'; 100 * BLOCK]).unwrap();
+        fs.write(&file, 0, b"x").unwrap_err();
+        let mut first = [0];
+        fs.read(&file, 0, &mut first).unwrap();
+        assert_eq!(first, [b'n']);
+    }
 
     /// The next fsync, of whatever file, would have to write all of them.
     #[test]

@@ -539,8 +539,9 @@ impl Filesystem {
 
     /// Runs an operation that changes something, when there is room for what it may cost.
     fn change<T>(&self, cost: Cost, operation: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.wait_for_memory()?;
         let result = self.admitted(cost, operation);
-        self.throttle(cost.pages)?;
+        self.throttle(cost.pages);
         self.noting(result)
     }
 
