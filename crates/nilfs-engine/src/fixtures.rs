@@ -107,7 +107,7 @@ pub(crate) fn overwritten(
 ) -> Frozen {
     let mut overlay = Overlay::default();
     for (key, byte) in blocks {
-        overlay.insert(FileBlock(key), Page { data: Some(block(byte)), placed: None });
+        overlay.insert(FileBlock(key), Page { data: Some(block(byte)), placed: None }, false);
     }
     let inode = volume.view(volume.found.cno).unwrap().inode(ino).unwrap();
     let frozen = FrozenInode { ino, inode, overlay, deleted: false, rolled_back: None };

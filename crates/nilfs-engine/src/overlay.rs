@@ -4,7 +4,9 @@
 //! is cut off, below it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
+use std::sync::Arc;
 
 use nilfs_ondisk::inode::RawInode;
 use nilfs_ondisk::{BlockNr, FileBlock, Ino, VBlockNr};
@@ -36,6 +38,21 @@ impl Page {
             (None, Some(placed)) => Place::Device(placed.block),
             (None, None) => panic!("a changed block is neither in memory nor in a log"),
         }
+    }
+}
+
+/// What an overlay had of a block before that was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Before {
+    Nothing,
+    Page,
+    /// A page that a log has.
+    Placed,
+}
+
+impl From<&Page> for Before {
+    fn from(page: &Page) -> Self {
+        if page.placed.is_some() { Self::Placed } else { Self::Page }
     }
 }
 
@@ -77,18 +94,46 @@ impl Overlay {
         self.pages.is_empty() && self.cut.is_none() && self.superseded.is_empty()
     }
 
-    /// Puts a page in; returns the one before.
-    pub(crate) fn insert(&mut self, key: FileBlock, page: Page) -> Option<Page> {
+    /// Puts a page in, perhaps in the place of a `hole`. Returns what was there before.
+    pub(crate) fn insert(&mut self, key: FileBlock, page: Page, hole: bool) -> Before {
         let old = self.pages.insert(key, page);
         self.superseded.extend(old.as_ref().and_then(|page| page.placed));
-        old
+        let before = old.as_ref().map_or(Before::Nothing, Before::from);
+        self.block_delta += i64::from(hole && before == Before::Nothing);
+        before
     }
 
-    /// The block at `key` for changing: the one that is there, or else `block`.
-    pub(crate) fn edit(&mut self, key: FileBlock, block: Block) -> &mut Block {
-        let page = self.pages.entry(key).or_insert(Page { data: None, placed: None });
+    /// The block at `key` for changing: the one that is there, or else `block`, which may take the place of a
+    /// `hole`. Also returns what was there.
+    pub(crate) fn edit(
+        &mut self,
+        key: FileBlock,
+        block: Block,
+        hole: bool,
+    ) -> (&mut Block, Before) {
+        let (page, before) = match self.pages.entry(key) {
+            Entry::Vacant(place) => {
+                self.block_delta += i64::from(hole);
+                (place.insert(Page { data: None, placed: None }), Before::Nothing)
+            }
+            Entry::Occupied(page) => {
+                let page = page.into_mut();
+                let before = Before::from(&*page);
+                self.superseded.extend(page.placed.take());
+                (page, before)
+            }
+        };
+        (page.data.get_or_insert(block), before)
+    }
+
+    /// Replaces the content of a block where that is, if it is in memory and nobody else refers to it. Returns
+    /// what was there if it has done so.
+    pub(crate) fn overwrite(&mut self, key: FileBlock, content: &[u8]) -> Option<Before> {
+        let page = self.pages.get_mut(&key)?;
+        Arc::get_mut(page.data.as_mut()?)?.copy_from_slice(content);
+        let before = Before::from(&*page);
         self.superseded.extend(page.placed.take());
-        page.data.get_or_insert(block)
+        Some(before)
     }
 
     /// Takes out all pages from `key` on.

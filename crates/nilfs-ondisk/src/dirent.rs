@@ -289,7 +289,8 @@ impl Removal {
     /// # Errors
     /// A record of the block crosses another one or the block, or none starts at `offset`.
     pub fn of(block: &[u8], offset: usize) -> Result<Self, FormatError> {
-        let mut before = None;
+        // Where the record before it is, as this is noted for each record.
+        let mut before = 0;
         let mut found = None;
         let mut slack = 0;
         Extent::each(block, |extent| {
@@ -299,12 +300,13 @@ impl Removal {
             }
             slack = slack.max(extent.slack());
             if extent.offset < offset {
-                before = Some(extent);
+                before = extent.offset;
             }
         })?;
         let len = found.ok_or_else(|| {
             FormatError::field(STRUCTURE, "offset", offset, "the start of a record")
         })?;
+        let before = Extent::at(block, before).filter(|before| before.offset < offset);
         let gained = before.as_ref().map_or(0, Extent::slack) + len;
         let swallowed = before.map(|before| (before.offset, before.len + len));
         Ok(Self { offset, swallowed, slack: slack.max(gained) })

@@ -6,7 +6,6 @@
 //! directory the lock of names is held.
 
 use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
 
 use nilfs_ondisk::FileBlock;
 use nilfs_ondisk::inode::FileType;
@@ -15,7 +14,7 @@ use super::inode::{Context, State};
 use super::space::Changes;
 use crate::block::{Block, bytes_mut};
 use crate::error::Result;
-use crate::overlay::{Page, Placed};
+use crate::overlay::{Before, Page, Placed};
 use crate::tree::View;
 use crate::tree::content::Content;
 
@@ -78,17 +77,18 @@ impl State {
         bytes: Range<usize>,
     ) -> &mut [u8] {
         let Ready { key, block, hole } = ready;
-        self.count(context, key, hole);
         self.changed(key, bytes.clone());
-        &mut bytes_mut(self.overlay.edit(key, block))[bytes]
+        let is_first = self.overlay.is_empty();
+        let (block, before) = self.overlay.edit(key, block, hole);
+        account(context, before, hole, is_first);
+        &mut bytes_mut(block)[bytes]
     }
 
     /// Replaces a block.
     pub(super) fn apply_whole(&mut self, context: &Context<'_>, ready: Ready) {
         let Ready { key, block, hole } = ready;
-        self.count(context, key, hole);
         self.changed(key, 0..block.len());
-        self.overlay.insert(key, Page { data: Some(block), placed: None });
+        self.insert(context, key, Page { data: Some(block), placed: None }, hole);
     }
 
     /// Replaces blocks from `first` on with what is as many blocks long. `holes` of them were holes.
@@ -102,14 +102,12 @@ impl State {
         let blocks = content.chunks_exact(context.view.store.block_size().bytes());
         for (nth, content) in (0..).zip(blocks) {
             let key = first.plus(nth);
-            self.count(context, key, false);
             self.changed(key, 0..content.len());
-            let page = self.overlay.pages.get_mut(&key).filter(|page| page.placed.is_none());
-            match page.and_then(|page| Arc::get_mut(page.data.as_mut()?)) {
-                Some(own) => own.copy_from_slice(content),
+            match self.overlay.overwrite(key, content) {
+                Some(before) => account(context, before, false, false),
                 None => {
                     let data = Some(context.pool.copy_of(content));
-                    self.overlay.insert(key, Page { data, placed: None });
+                    self.insert(context, key, Page { data, placed: None }, false);
                 }
             }
         }
@@ -142,22 +140,14 @@ impl State {
         placed: Placed,
     ) -> Result<()> {
         let hole = self.is_hole(&context.view, key)?;
-        self.count(context, key, hole);
-        self.overlay.insert(key, Page { data: None, placed: Some(placed) });
+        self.insert(context, key, Page { data: None, placed: Some(placed) }, hole);
         Ok(())
     }
 
-    /// Accounts for a block that is about to be a page that has changed.
-    fn count(&mut self, context: &Context<'_>, key: FileBlock, hole: bool) {
-        match self.overlay.pages.get(&key) {
-            Some(page) if page.placed.is_some() => context.space.remove_placed(1),
-            Some(_) => {}
-            None => {
-                let (grown, maps) = (u64::from(hole), u64::from(self.overlay.is_empty()));
-                context.space.add(Changes { pages: 1, grown, maps, ..Changes::default() });
-                self.overlay.block_delta += i64::from(hole);
-            }
-        }
+    fn insert(&mut self, context: &Context<'_>, key: FileBlock, page: Page, hole: bool) {
+        let is_first = self.overlay.is_empty();
+        let before = self.overlay.insert(key, page, hole);
+        account(context, before, hole, is_first);
     }
 
     /// Takes note of changed bytes of a file with content; names are not logged by blocks.
@@ -165,5 +155,17 @@ impl State {
         if self.file.file_type() != FileType::Directory {
             self.overlay.changed(key, bytes);
         }
+    }
+}
+
+/// Accounts for a page that has changed; `is_first`: nothing else of its file had.
+fn account(context: &Context<'_>, before: Before, hole: bool, is_first: bool) {
+    match before {
+        Before::Nothing => {
+            let (grown, maps) = (u64::from(hole), u64::from(is_first));
+            context.space.add(Changes { pages: 1, grown, maps, ..Changes::default() });
+        }
+        Before::Page => {}
+        Before::Placed => context.space.remove_placed(1),
     }
 }

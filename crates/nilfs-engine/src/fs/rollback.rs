@@ -298,7 +298,7 @@ fn leaving(file: &Leaving, time: Timestamp, block_size: BlockSize) -> FrozenInod
     if inode.file_type() == Ok(FileType::Directory) && !file.is_unknown {
         let mut block = zeroed(block_size);
         dirent::format_first(bytes_mut(&mut block), file.ino, Ino::ROOT);
-        overlay.insert(FileBlock(0), Page { data: Some(block), placed: None });
+        overlay.insert(FileBlock(0), Page { data: Some(block), placed: None }, false);
         overlay.cut = Some(FileBlock(1));
         inode.i_size = U64::new(block_size.bytes64());
     }
