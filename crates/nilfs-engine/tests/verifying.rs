@@ -601,7 +601,7 @@ fn where_the_next_checkpoint_needs_what_cannot_be_read_all_is_shown() {
     let mut shown = 0;
     for (_, _, at) in blocks(&crashed) {
         let (device, faults) = FaultyDevice::new(copy(&crashed));
-        faults.scratch([at.0 * BLOCK..(at.0 + 1) * BLOCK]);
+        faults.scratch(std::iter::once(at.0 * BLOCK..(at.0 + 1) * BLOCK));
         let device: Arc<dyn Device> = Arc::new(device);
         let look = ReadOnlyVolume::mount(Arc::clone(&device), ReadOnlyOptions::default());
         let mut only_read = Seen::new();
