@@ -150,8 +150,17 @@ impl NextSuperRoot<'_> {
     /// The super root and its block.
     fn found(&self) -> Option<(SuperRoot, Vec<u8>)> {
         let log = *self.since.last()?;
-        let (old, new) = (&self.before, self.with_its_maps()?);
         let checksum = Checksum::of(self.device, self.scan, log)?;
+        let written_by = [WrittenBy::Us, WrittenBy::Linux];
+        written_by.into_iter().find_map(|it| self.found_as_written(it, (log, &checksum)))
+    }
+
+    fn found_as_written(
+        &self,
+        by: WrittenBy,
+        (log, checksum): (&FoundLog, &Checksum<'_>),
+    ) -> Option<(SuperRoot, Vec<u8>)> {
+        let (old, new) = (&self.before, self.with_its_maps(by)?);
         for nongc_ctime in [log.header.create, old.nongc_ctime] {
             for durable_before in [false, true] {
                 let root = SuperRoot { nongc_ctime, durable_before, ..new };
@@ -166,17 +175,17 @@ impl NextSuperRoot<'_> {
     }
 
     /// The super root before, with the maps and counts of blocks as they became.
-    fn with_its_maps(&self) -> Option<SuperRoot> {
+    fn with_its_maps(&self, by: WrittenBy) -> Option<SuperRoot> {
         let old = &self.before;
         let (old_dat, new_dat) = self.maps(&old.dat, Ino::DAT)?;
         let counts = (self.count(&old_dat, None)?, self.count(&new_dat, None)?);
-        let dat = self.changed(&old.dat, &new_dat, counts);
+        let dat = self.changed(&old.dat, (&new_dat, by), counts);
         let mut dats = (self.dat(old_dat), self.dat(new_dat));
         let mut of_virtual = |inode: &RawInode, ino| {
             let (before, after) = self.maps(inode, ino)?;
             let before_count = self.count(&before, Some(&mut dats.0))?;
             let counts = (before_count, self.count(&after, Some(&mut dats.1))?);
-            Some(self.changed(inode, &after, counts))
+            Some(self.changed(inode, (&after, by), counts))
         };
         let cpfile = of_virtual(&old.cpfile, Ino::CPFILE)?;
         let sufile = of_virtual(&old.sufile, Ino::SUFILE)?;
@@ -195,12 +204,17 @@ impl NextSuperRoot<'_> {
     }
 
     /// An inode with another map.
-    fn changed(&self, inode: &RawInode, map: &Root, (before, after): (u64, u64)) -> RawInode {
+    fn changed(
+        &self,
+        inode: &RawInode,
+        (map, by): (&Root, WrittenBy),
+        (before, after): (u64, u64),
+    ) -> RawInode {
         let sectors = self.scan.geometry.block_size.sectors();
         // mkfs.nilfs2 counted blocks, so that the number is no multiple.
         let blocks = inode.i_blocks.get().wrapping_sub(before.wrapping_mul(sectors));
         let i_blocks = U64::new(blocks.wrapping_add(after.wrapping_mul(sectors)));
-        RawInode { i_bmap: encoded(map, &inode.i_bmap), i_blocks, ..*inode }
+        RawInode { i_bmap: encoded(map, &inode.i_bmap, by), i_blocks, ..*inode }
     }
 
     /// Returns the blocks that were written of a file, in the order of writing.
@@ -266,10 +280,22 @@ fn pointers_of(entries: impl Iterator<Item = Entry>) -> Vec<u64> {
     entries.map(|(_, pointer)| pointer).collect()
 }
 
-/// The bytes of the root of a map that has changed. Linux leaves what was in places that the new one does not use.
-fn encoded(root: &Root, before: &[u8; ROOT_SIZE]) -> [u8; ROOT_SIZE] {
+/// The program that has written a super root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WrittenBy {
+    /// Places that a changed map does not use are zeros.
+    Us,
+    /// They have what was there before.
+    Linux,
+}
+
+/// The bytes of the root of a map, given those that it had before.
+fn encoded(root: &Root, before: &[u8; ROOT_SIZE], by: WrittenBy) -> [u8; ROOT_SIZE] {
     let mut bytes = root.encode();
-    if let Root::Tree { entries, .. } = root {
+    let is_changed = Root::parse(before).is_ok_and(|before| before != *root);
+    if let Root::Tree { entries, .. } = root
+        && !(is_changed && by == WrittenBy::Us)
+    {
         let places = (8..ROOT_SIZE).step_by(8);
         let is_unused = |at: &usize| (*at - 8) / 8 % ROOT_MAX_CHILDREN >= entries.len();
         for at in places.filter(is_unused) {
