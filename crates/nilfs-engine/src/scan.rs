@@ -20,6 +20,7 @@ use std::ops::Range;
 use nilfs_device::Device;
 use nilfs_ondisk::crc::{Crc, seed_of};
 use nilfs_ondisk::geometry::{MIN_BLOCKS_PER_SEGMENT, PRIMARY_SUPERBLOCK, secondary_superblock};
+use nilfs_ondisk::roll_forward::Records;
 use nilfs_ondisk::summary::{Items, LogHeader, SR, parse_items};
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::superblock::{
@@ -177,11 +178,24 @@ impl Scan {
     /// What the summary of a log says about its blocks, if it can be read.
     #[must_use]
     pub fn items_of(&self, device: &dyn Device, log: &FoundLog) -> Option<Items> {
+        let summary = self.summary_of(device, log)?;
+        parse_items(&log.header, &summary, self.geometry.block_size).ok()
+    }
+
+    /// The roll-forward records of a log, if it has any that can be read.
+    #[must_use]
+    pub fn records_of(&self, device: &dyn Device, log: &FoundLog) -> Option<Records> {
+        let summary = self.summary_of(device, log)?;
+        let items = parse_items(&log.header, &summary, self.geometry.block_size).ok()?;
+        Records::parse(summary.get(items.end..)?).ok()?
+    }
+
+    fn summary_of(&self, device: &dyn Device, log: &FoundLog) -> Option<Vec<u8>> {
         let block_size = self.geometry.block_size;
         let blocks = log.header.summary_blocks(block_size) as usize;
         let mut summary = vec![0; blocks * block_size.bytes()];
         device.read_at(block_size.address_of(log.start)?, &mut summary).ok()?;
-        parse_items(&log.header, &summary, block_size).ok()
+        Some(summary)
     }
 
     /// The files of which a log has blocks, as far as its summary can be read.

@@ -18,15 +18,13 @@ use nilfs_ondisk::bmap::{
     DIRECT_POINTERS, Entry, LEVEL_MAX, Node, ROOT_MAX_CHILDREN, ROOT_SIZE, Root, encode_node,
     max_children,
 };
-use nilfs_ondisk::checkpoint::{CpfileLayout, INVALID, RawCheckpoint, SNAPSHOT};
 use nilfs_ondisk::dat::{DAT_ENTRY_SIZE, DatEntry};
-use nilfs_ondisk::inode::{FileType, INODE_SIZE, RawInode};
+use nilfs_ondisk::inode::{FileType, RawInode};
 use nilfs_ondisk::palloc::{BlockRole, Palloc, set_bit, test_bit};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, Ino, VBlockNr, notes};
-use zerocopy::IntoBytes;
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::U16;
 
 use crate::contradicted::Disputed;
 use crate::dat::{Dat, read};
@@ -73,7 +71,7 @@ pub(crate) fn wanted(correction: &Correction, geometry: &Geometry, wanted: &mut 
             wanted.files.insert(part.ino);
             match part.ino {
                 Ino::IFILE => inodes(wanted, part.key),
-                Ino::CPFILE => _ = wanted.files.insert(Ino::IFILE),
+                Ino::CPFILE => wanted.files.extend([Ino::IFILE, Ino::XATTR]),
                 Ino::DAT => {
                     let layout = Palloc::new(geometry.block_size, geometry.dat_entry_size);
                     if let BlockRole::Entries { first_entry } = layout.role_of(FileBlock(part.key))
@@ -393,19 +391,30 @@ impl Anew<'_> {
         }
         // Which segments are in use follows from the logs.
         let older = self.older(block, part).filter(|_| part.ino != Ino::SUFILE);
-        let mut bytes = older.clone().unwrap_or_else(|| vec![0; self.geometry.block_size.bytes()]);
+        let (older, bytes) = older.unzip();
+        let mut bytes = bytes.unwrap_or_else(|| vec![0; self.geometry.block_size.bytes()]);
+        let mut lost = Vec::new();
         match part.ino {
             Ino::DAT => self.dat_entries(&mut bytes, part),
             Ino::IFILE => {
-                self.inodes(&mut bytes, part, older.is_some());
+                self.inodes(&mut bytes, part, older);
                 self.numbers_in_use(&mut bytes, part);
             }
-            Ino::CPFILE => self.checkpoints(&mut bytes, part, older.is_some()),
+            Ino::CPFILE => lost = self.checkpoints(&mut bytes, part, older.is_some()),
             _ => {}
         }
         let action = match older {
             Some(_) => "make it anew from an older version of the block and from what the logs say",
             None => "make it anew from what the logs say",
+        };
+        let action = match (lost.first(), lost.last()) {
+            (Some(first), Some(last)) if first == last => {
+                format!("{action}; checkpoint {first} is lost")
+            }
+            (Some(first), Some(last)) => {
+                format!("{action}; the checkpoints that there were from {first} to {last} are lost")
+            }
+            _ => action.to_owned(),
         };
         // Counters, bitmaps and usages follow from the rest of the volume.
         let risk = match part.ino {
@@ -430,7 +439,7 @@ impl Anew<'_> {
     }
 
     /// The numbers of the inodes in a block of the ifile, if it has any.
-    fn inodes_at(&self, part: &Part) -> impl Iterator<Item = Ino> + use<> {
+    pub(crate) fn inodes_at(&self, part: &Part) -> impl Iterator<Item = Ino> + use<> {
         let layout = Palloc::new(self.geometry.block_size, self.geometry.inode_size);
         let first = match layout.role_of(FileBlock(part.key)) {
             BlockRole::Entries { first_entry } => Some(first_entry),
@@ -439,23 +448,23 @@ impl Anew<'_> {
         first.into_iter().flat_map(|first| (first..=u64::MAX).map(Ino))
     }
 
-    /// Other versions of a block of data: those before it, the last of them first, and then those after
-    /// it.
+    /// Other versions of a block of data, each with the first checkpoint that has it: those before it, the last of
+    /// them first, and then those after it.
     pub(crate) fn versions(
         &self,
         block: BlockNr,
         (ino, key): (Ino, u64),
         life: &Range<Cno>,
-    ) -> impl Iterator<Item = Vec<u8>> {
+    ) -> impl Iterator<Item = (Cno, Vec<u8>)> {
         let then = if ino == Ino::DAT { self.newest.cno } else { life.start };
         let all = self.logged.data(ino, key, key.checked_add(1)).iter();
         let (before, mut after): (Vec<&Logged>, Vec<_>) =
             all.filter(|it| it.block != block).partition(|it| it.since <= then);
         after.reverse();
-        before.into_iter().chain(after).filter_map(|it| self.read(it.block))
+        before.into_iter().chain(after).filter_map(|it| Some((it.since, self.read(it.block)?)))
     }
 
-    fn older(&self, block: BlockNr, part: &Part) -> Option<Vec<u8>> {
+    fn older(&self, block: BlockNr, part: &Part) -> Option<(Cno, Vec<u8>)> {
         self.versions(block, (part.ino, part.key), &part.life).next()
     }
 
@@ -470,30 +479,6 @@ impl Anew<'_> {
                 entry_of(logged, old, self.newest.cno).encode(slot);
             }
         }
-    }
-
-    /// Brings the maps of inodes up to date. Where there is no older version, the inodes are made one
-    /// by one when they are found to be nonsense.
-    fn inodes(&mut self, bytes: &mut [u8], part: &Part, older: bool) {
-        let slots = bytes.chunks_exact_mut(self.geometry.inode_size);
-        for (ino, slot) in self.inodes_at(part).zip(slots).filter(|_| older) {
-            let part = Part { ino, key: 0, limit: None, ..part.clone() };
-            let Ok(inode) = RawInode::parse(slot) else { continue };
-            if self.is_of_another(&inode, &part) {
-                slot[..INODE_SIZE].fill(0);
-            } else if let Some(inode) = self.brought_up_to_date(inode, &part) {
-                slot[..INODE_SIZE].copy_from_slice(inode.as_bytes());
-            }
-        }
-    }
-
-    /// Whether an older version of an inode is that of another file, which had the number before: it has been
-    /// deleted, or begins otherwise than the blocks that are there now. One of zeros is made anew then.
-    fn is_of_another(&mut self, inode: &RawInode, part: &Part) -> bool {
-        let is_deleted = inode.i_links_count.get() == 0;
-        let is_directory = inode.file_type().is_ok_and(|it| it == FileType::Directory);
-        let has_blocks = !self.children(&Part { level: 1, ..part.clone() }).is_empty();
-        has_blocks && (is_deleted || is_directory != self.has_names(part))
     }
 
     /// Of a bitmap of the ifile, sets the bits of what has links, and of what the format reserves.
@@ -524,85 +509,6 @@ impl Anew<'_> {
         }
     }
 
-    /// An older version of an inode with the blocks that its file has.
-    fn brought_up_to_date(&mut self, mut inode: RawInode, part: &Part) -> Option<RawInode> {
-        let file_type = inode.file_type().ok().filter(|_| inode.i_links_count.get() > 0)?;
-        let root = self.root(part)?.encode();
-        if file_type.has_blocks() && root != inode.i_bmap {
-            inode.i_bmap = root;
-            // It was written since, and nobody knows more of its end.
-            let data = self.children(&Part { level: 1, ..part.clone() });
-            let blocks = data.last().map_or(0, |(key, _)| key.saturating_add(1));
-            let size = self.geometry.block_size.bytes64();
-            let end = blocks.saturating_mul(size);
-            if inode.i_size.get().div_ceil(size) != blocks {
-                inode.i_size = U64::new(end);
-            }
-        }
-        Some(inode)
-    }
-
-    /// The newest checkpoint has the ifile as the logs have it. Those between it and an older version
-    /// of the block are lost.
-    fn checkpoints(&mut self, bytes: &mut [u8], part: &Part, older: bool) {
-        let layout = CpfileLayout::new(&self.geometry);
-        if !older {
-            for (_, offset) in layout.slots_of(FileBlock(part.key)) {
-                bytes[offset..offset + 4].copy_from_slice(&INVALID.to_le_bytes());
-            }
-        }
-        let newest = self.newest.cno;
-        let slot = layout.slot(newest);
-        if slot.block.0 != part.key {
-            return;
-        }
-        let ifile = Part { ino: Ino::IFILE, level: 0, key: 0, limit: None, life: newest..Cno::MAX };
-        let before = layout.slots_of(FileBlock(part.key)).map(|(_, offset)| offset);
-        let before: Vec<_> = before.take_while(|offset| *offset < slot.offset).collect();
-        let last = before.iter().rev().find_map(|offset| {
-            RawCheckpoint::parse(&bytes[*offset..]).ok().filter(RawCheckpoint::is_valid)
-        });
-        let time = self.logged.last_written(Ino::IFILE);
-        let Ok(mut entry) = RawCheckpoint::parse(&bytes[slot.offset..]) else { return };
-        let Some(root) = self.root(&ifile) else { return };
-        entry.cp_ifile_inode = last.map_or_else(new_metadata_inode, |last| last.cp_ifile_inode);
-        entry.cp_ifile_inode.i_bmap = root.encode();
-        entry.cp_flags = U32::new(entry.cp_flags.get() & !(INVALID | SNAPSHOT));
-        entry.cp_cno = U64::new(newest.0);
-        entry.cp_create = U64::new(time);
-        bytes[slot.offset..slot.offset + entry.as_bytes().len()].copy_from_slice(entry.as_bytes());
-    }
-
-    fn inode(&mut self, at: Position, part: &Part) -> Option<Replacement> {
-        let layout = Palloc::new(self.geometry.block_size, self.geometry.inode_size);
-        let slot = layout.entry(part.ino.0);
-        let first = self.first_block(part);
-        let is_directory = first.map(|block| is_first_of_directory(&block, part.ino));
-        let versions = self.versions(at.block, (Ino::IFILE, slot.block.0), &part.life);
-        let mut versions = versions.filter_map(|bytes| {
-            let inode = RawInode::parse(bytes.get(slot.offset..)?).ok()?;
-            let file_type = inode.file_type().ok().filter(|_| inode.i_links_count.get() > 0)?;
-            // Another file may have had the number.
-            let is_it = is_directory.is_none_or(|it| it == (file_type == FileType::Directory));
-            is_it.then_some(inode)
-        });
-        let older = versions.next();
-        drop(versions);
-        let (inode, action) = match older.and_then(|it| self.brought_up_to_date(it, part)) {
-            Some(inode) => (
-                inode,
-                "take owner, permissions and times from an older version, and its blocks from \
-                 what the logs say",
-            ),
-            None => (
-                self.made_from_blocks(part)?,
-                "make an inode for the blocks that the logs say it has; its owner and permissions \
-                 are lost, only root can read it",
-            ),
-        };
-        Some(Replacement::new(at, inode.as_bytes().to_vec(), Risk::Loses, action))
-    }
-
     /// The first block of a file.
     pub(crate) fn first_block(&mut self, part: &Part) -> Option<Vec<u8>> {
         let data = self.children(&Part { level: 1, ..part.clone() });
@@ -612,30 +518,8 @@ impl Anew<'_> {
     }
 
     /// Whether the blocks of a file begin like those of a directory.
-    fn has_names(&mut self, part: &Part) -> bool {
+    pub(crate) fn has_names(&mut self, part: &Part) -> bool {
         self.first_block(part).is_some_and(|block| is_first_of_directory(&block, part.ino))
-    }
-
-    /// An inode for what is left of a file: a directory if it begins like that one.
-    fn made_from_blocks(&mut self, part: &Part) -> Option<RawInode> {
-        let root = self.root(part)?;
-        let data = self.children(&Part { level: 1, ..part.clone() });
-        let blocks = data.last().map_or(0, |(key, _)| key.saturating_add(1));
-        let is_directory = self.has_names(part);
-        let written = self.logged.last_written(part.ino);
-        let (file_type, permissions, links) = match is_directory || part.ino == Ino::ROOT {
-            true => (FileType::Directory, 0o700, 2),
-            false => (FileType::Regular, 0o600, 1),
-        };
-        Some(RawInode {
-            i_size: U64::new(blocks.checked_mul(self.geometry.block_size.bytes64())?),
-            i_ctime: U64::new(written),
-            i_mtime: U64::new(written),
-            i_mode: U16::new(file_type.mode_bits() | permissions),
-            i_links_count: U16::new(links),
-            i_bmap: root.encode(),
-            ..RawInode::zeroed()
-        })
     }
 
     /// An inode as a checkpoint had it.
@@ -656,7 +540,7 @@ impl Anew<'_> {
     /// a version that is whole by itself, there are none.
     fn notes(&self, at: Position, part: &Part) -> Option<Replacement> {
         let seed = superblocks::best(self.device).ok()?.crc_seed();
-        let is_whole = |bytes: &Vec<u8>| {
+        let is_whole = |(_, bytes): &(Cno, Vec<u8>)| {
             part.key == 0 && notes::parse(bytes, seed).is_ok_and(|it| !it.is_empty())
         };
         let older = self.versions(at.block, (part.ino, part.key), &part.life).find(is_whole);
@@ -664,7 +548,8 @@ impl Anew<'_> {
             Some(_) => "take the names and notes of snapshots that there were before",
             None => "write it without names and notes of snapshots: these are lost",
         };
-        let bytes = older.unwrap_or_else(|| vec![0; self.geometry.block_size.bytes()]);
+        let bytes = older.map(|(_, bytes)| bytes);
+        let bytes = bytes.unwrap_or_else(|| vec![0; self.geometry.block_size.bytes()]);
         Some(Replacement::new(at, bytes, Risk::Loses, action))
     }
 
@@ -747,7 +632,7 @@ impl Anew<'_> {
     }
 }
 
-fn new_metadata_inode() -> RawInode {
+pub(crate) fn new_metadata_inode() -> RawInode {
     RawInode {
         i_mode: U16::new(FileType::Regular.mode_bits()),
         i_links_count: U16::new(1),

@@ -352,12 +352,17 @@ impl Draft {
     /// Makes the corrections of a report, of the first stage of which there are any. Returns whether
     /// there were any.
     fn apply(&mut self, report: &Report) -> Result<bool, RepairError> {
-        for stage in Stage::all().filter(|stage| *stage < Stage::Counts) {
+        // What a sync log contradicts may be damaged itself.
+        let contradicts = |it: &Finding| it.rule == Rule::RollForward && it.place.ino.is_some();
+        let comes_last = report.errors().any(contradicts);
+        let is_first = |stage: &Stage| !(comes_last && *stage == Stage::SyncLogs);
+        for stage in Stage::all().filter(|stage| *stage < Stage::Counts).filter(is_first) {
             if self.apply_stage(report, stage)? {
                 return Ok(true);
             }
         }
-        Ok(self.give_up_broken_past(report)?
+        Ok(comes_last && self.apply_stage(report, Stage::SyncLogs)?
+            || self.give_up_broken_past(report)?
             || self.give_names_back(report)?
             || self.apply_stage(report, Stage::Counts)?
             || self.apply_stage(report, Stage::LastSummaries)?)

@@ -10,6 +10,7 @@ use nilfs_ondisk::{Ino, dirent};
 
 use crate::Risk;
 use crate::anew::{Anew, Replacement};
+use crate::inodes::may_be_made_from_blocks;
 
 /// The bits of a mode that are not its type.
 const PERMISSIONS: u16 = 0o7777;
@@ -34,7 +35,11 @@ impl Anew<'_> {
         let evidence = self.evidence_of_type(at, part, (&inode, names));
         let (for_claim, for_found) = (evidence.speaks_for(claimed), evidence.speaks_for(found));
         // Besides, the name speaks against the inode, and other names may speak for it.
-        let balance = for_claim - for_found - i32::from(!agreed);
+        let is_guess = may_be_made_from_blocks(&inode, self.geometry.block_size.bytes64());
+        let balance = match is_guess && agreed && claimed != FileType::Directory {
+            true => 1,
+            false => for_claim - for_found - i32::from(!agreed),
+        };
         let risk = if balance == 0 { Risk::Loses } else { Risk::Safe };
         let named = |file_type| format!("{file_type:?}").to_lowercase();
         match name {
@@ -68,7 +73,7 @@ impl Anew<'_> {
         let slot = layout.entry(part.ino.0);
         let versions = self.versions(at.block, (Ino::IFILE, slot.block.0), &part.life);
         let before = versions
-            .filter_map(|bytes| RawInode::parse(bytes.get(slot.offset..)?).ok())
+            .filter_map(|(_, bytes)| RawInode::parse(bytes.get(slot.offset..)?).ok())
             // Another file may have had the number.
             .find(|it| it.i_generation == inode.i_generation && it.i_links_count.get() > 0)
             .and_then(|it| it.file_type().ok());

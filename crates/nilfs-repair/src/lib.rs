@@ -24,6 +24,7 @@
 mod anew;
 mod as_repaired;
 mod broken_past;
+mod checkpoints;
 mod concerned;
 mod contradicted;
 mod dat;
@@ -31,6 +32,7 @@ mod deleted_past;
 mod draft;
 mod evidence;
 mod file_type;
+mod inodes;
 mod left;
 mod logged;
 mod lost_summaries;

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use nilfs_device::Device;
 use nilfs_engine::scan::{FoundLog, Scan};
+use nilfs_ondisk::roll_forward::Record;
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Cno, Ino, Seq, VBlockNr};
@@ -51,6 +52,8 @@ pub(crate) struct LoggedBlocks {
     wanted: Wanted,
     files: HashMap<Ino, Vec<Logged>>,
     vblocks: HashMap<VBlockNr, Logged>,
+    /// Generations of files as the first log of an fsync after the newest checkpoint names them.
+    generations: HashMap<Ino, u32>,
 }
 
 impl LoggedBlocks {
@@ -66,10 +69,11 @@ impl LoggedBlocks {
         }
         self.wanted.files.extend(&wanted.files);
         self.wanted.vblocks.extend(&wanted.vblocks);
-        (self.files, self.vblocks) = Default::default();
+        (self.files, self.vblocks, self.generations) = Default::default();
         for log in scan.logs.iter().filter(|log| log.header.cno <= newest.cno) {
             blocks_of(scan, device, log, &mut |ino, logged| self.add(ino, logged));
         }
+        self.add_generations((scan, device), newest);
         for blocks in self.files.values_mut() {
             blocks.sort_by_key(|it| (it.offset(), std::cmp::Reverse(it.written)));
         }
@@ -87,6 +91,26 @@ impl LoggedBlocks {
                 *known = logged;
             }
         }
+    }
+
+    fn add_generations(&mut self, (scan, device): (&Scan, &dyn Device), newest: LogCursor) {
+        let later = scan.logs.iter().filter(|log| log.header.cno > newest.cno);
+        let records = later.filter_map(|log| scan.records_of(device, log));
+        let mut synced: Vec<_> = records.filter(|records| records.base == newest.cno).collect();
+        synced.sort_by_key(|records| records.number);
+        for record in synced.iter().flat_map(|records| &records.records) {
+            let (ino, generation) = match record {
+                Record::Inode(record) => (record.ino, record.generation),
+                Record::Content(record) => (record.ino, record.generation),
+                _ => continue,
+            };
+            self.generations.entry(ino).or_insert(generation);
+        }
+    }
+
+    /// The generation that a file of the newest checkpoint had, if an fsync after it tells.
+    pub(crate) fn generation(&self, ino: Ino) -> Option<u32> {
+        self.generations.get(&ino).copied()
     }
 
     /// The nodes of a file, those first that were written last. Some blocks, of nodes and of data, may
