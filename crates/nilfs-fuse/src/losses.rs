@@ -25,6 +25,8 @@ const NAMED: usize = 20;
 #[derive(Default)]
 pub(crate) struct Losses {
     untold: Mutex<Untold>,
+    /// Held while the log is told of some.
+    telling: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -61,8 +63,9 @@ impl Losses {
         }
     }
 
-    /// Tells the log of what it does not know yet.
+    /// Tells the log of what it does not know yet. It also waits for another thread that does so.
     pub fn tell(&self) {
+        let _telling = self.telling.lock();
         self.take().iter().for_each(|message| tracing::error!("{message}"));
     }
 

@@ -333,13 +333,6 @@ impl Operations {
     }
 }
 
-impl Drop for Operations {
-    fn drop(&mut self) {
-        self.losses.tell();
-        self.damage.end();
-    }
-}
-
 /// What an entry is listed without if it is damaged, but not if it takes time to read.
 fn unless_damaged<T>(found: Answer<T>) -> Answer<Option<T>> {
     match found {

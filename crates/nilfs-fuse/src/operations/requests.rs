@@ -44,6 +44,9 @@ impl Serve for Operations {
 
     fn forget_all(&self) {
         self.files.let_go_of_all();
+        // The process may end before the last thread lets go of this.
+        self.losses.tell();
+        self.damage.end();
     }
 
     fn attr(&self, node: NodeId) -> Answer<Given> {
