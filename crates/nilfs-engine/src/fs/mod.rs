@@ -71,6 +71,7 @@ use crate::log::group_commit::GroupCommit;
 use crate::log::segment_writer::SegmentWriter;
 use crate::recovery::{self, RollForward, SyncLog};
 use crate::store::{Store, Verify};
+use crate::superblocks;
 use crate::times::Times;
 use crate::tree::{Shared, View};
 use crate::volume::Volume;
@@ -649,10 +650,12 @@ impl Filesystem {
 }
 
 /// Whether no checkpoint can be made of what is to be recovered because blocks cannot be read, however often that is
-/// tried, and not because the device fails to write.
+/// tried, and not because the device fails to write, or is gone.
 fn is_unreadable(volume: &Volume, found: &RollForward) -> bool {
     let (device, verify) = (volume.store.shared_device(), volume.store.verify());
-    matches!(Filesystem::trial(device, verify, found.logs.len()), Err(Error::Device { .. }))
+    let is_there = superblocks::load(&*device).is_ok();
+    is_there
+        && matches!(Filesystem::trial(device, verify, found.logs.len()), Err(Error::Device { .. }))
 }
 
 /// A mount takes room on the device for nothing but a recovery.
