@@ -229,7 +229,12 @@ impl Anew<'_> {
     }
 
     fn node(&mut self, block: BlockNr, part: &Part) -> Option<Replacement> {
-        let children = self.children(part);
+        let mut children = self.children(part);
+        if part.level == 2 {
+            let lost = self.lost_leaf((block, part), &children);
+            children.extend(lost);
+            children.sort_unstable();
+        }
         if !(1..=max_children(self.geometry.block_size)).contains(&children.len()) {
             return None;
         }
@@ -237,6 +242,33 @@ impl Anew<'_> {
         encode_node(&mut bytes, part.level, &children);
         let action = "make the node anew from what the logs say";
         Some(Replacement::new(Position { block, offset: 0 }, bytes, Risk::Safe, action))
+    }
+
+    /// The one leaf of a node that cannot be read either: it has the blocks that no other one has.
+    fn lost_leaf(&mut self, (node, part): (BlockNr, &Part), children: &[Entry]) -> Option<Entry> {
+        let logged = self.logged;
+        let is_lost = |this: &mut Self, it: &Logged| {
+            it.block != node
+                && this.lives(it, part)
+                && (1..LEVEL_MAX).all(|level| this.key_of(it, level).is_none())
+        };
+        let mut lost = logged.nodes(part.ino).iter().filter(|it| is_lost(self, it));
+        let leaf = lost.next()?;
+        if lost.next().is_some() {
+            return None;
+        }
+        let vblock = leaf.info.vblock()?;
+        let mut data = self.children(&Part { level: 1, ..part.clone() });
+        let mut held = BTreeSet::new();
+        for (_, pointer) in children {
+            let entry = self.dat.as_mut()?.entry(VBlockNr(*pointer))?;
+            held.extend(Node::parse(&self.read(entry.block)?, 1).ok()?.entries());
+        }
+        data.retain(|entry| !held.contains(entry));
+        let (first, last) = (data.first()?.0, data.last()?.0);
+        let is_one = children.iter().all(|(key, _)| !(first..=last).contains(key));
+        (is_one && data.len() <= max_children(self.geometry.block_size))
+            .then_some((first, vblock.0))
     }
 
     /// The root of a file's map: above the highest nodes there are.

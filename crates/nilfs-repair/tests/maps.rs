@@ -149,3 +149,33 @@ fn a_node_of_the_dat_beside_blocks_that_have_been_taken_out() {
         assert!(content(&patient.bytes()) == whole, "block {}", node.block);
     }
 }
+
+/// A leaf and the node above it lie side by side in the log. The blocks of the leaf became a hole, without a word.
+#[test]
+fn a_leaf_and_the_node_above_it() {
+    let device = formatted(16 << 20, 1024, 64);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
+    let file = fs.create(&root, b"file", &new).unwrap().inode;
+    let bytes: Vec<u8> = (0..400 << 10).map(|nth: u32| (nth / 1024 + 1) as u8).collect();
+    fs.write(&file, 0, &bytes).unwrap();
+    fs.commit().unwrap();
+    fs.unmount().unwrap();
+    let image = Image::from(device.snapshot());
+    let whole = content(&image.bytes);
+    let nodes = image.blocks_of(file.ino()).into_iter().filter(|it| it.info.is_node());
+    let (leaves, above): (Vec<_>, Vec<_>) = nodes.partition(|it| image.block(it.block)[1] == 1);
+    assert!(leaves.len() > 2 && above.len() == 1);
+    for leaf in leaves {
+        let mut image = image.clone();
+        for lost in [leaf.block, above[0].block] {
+            let at = lost.0 as usize * image.block_size();
+            image.bytes[at..at + 1024].iter_mut().for_each(|byte| *byte ^= 0x5a);
+        }
+        let patient = Patient::new(image);
+        let plan = patient.heal();
+        assert_eq!(plan.risk(), Risk::Safe, "block {}: {:?}", leaf.block, plan.repairs);
+        assert!(content(&patient.bytes()) == whole, "block {}", leaf.block);
+    }
+}
