@@ -18,7 +18,7 @@ const PRIVATE: u16 = 0o600;
 
 impl Anew<'_> {
     /// Brings the maps of inodes up to date that are in an older version of a block, which begins with a checkpoint.
-    /// Those of other files become zeros, and are made anew one by one.
+    /// Inodes of other files become zeros, and are made anew one by one.
     pub(crate) fn inodes(&mut self, bytes: &mut [u8], part: &Part, older: Option<Cno>) {
         let Some(since) = older else { return };
         let slots = bytes.chunks_exact_mut(self.geometry.inode_size);
@@ -72,7 +72,7 @@ impl Anew<'_> {
         let root = self.root(part)?.encode();
         if file_type.has_blocks() && root != inode.i_bmap {
             inode.i_bmap = root;
-            // It was written since, and nobody knows more of its end.
+            // It was written since, and no more is known of its end.
             let data = self.children(&Part { level: 1, ..part.clone() });
             let blocks = data.last().map_or(0, |(key, _)| key.saturating_add(1));
             let size = self.geometry.block_size.bytes64();
@@ -91,7 +91,7 @@ impl Anew<'_> {
         let (key, vblock) = data.last()?;
         let last = self.dat.as_mut()?.entry(VBlockNr(*vblock))?;
         let used = self.read(last.block)?.iter().rposition(|byte| *byte != 0)?;
-        Some(key * self.geometry.block_size.bytes64() + used as u64 + 1)
+        key.checked_mul(self.geometry.block_size.bytes64())?.checked_add(used as u64 + 1)
     }
 
     pub(crate) fn inode(&mut self, at: Position, part: &Part) -> Option<Replacement> {
