@@ -10,7 +10,7 @@ use nilfs_ondisk::summary::{FileInfo, Items, LogHeader, parse_items};
 use nilfs_ondisk::{BlockNr, FormatError, SegNum, Seq};
 use thiserror::Error;
 
-use crate::volume::{Found, Volume};
+use crate::volume::{ReadBlock, Volume};
 
 /// Bytes that one read takes at most, unless a single summary is longer.
 const CHUNK: usize = 1 << 20;
@@ -181,13 +181,13 @@ impl<'v, 'd> LogReader<'v, 'd> {
         &mut self,
         at: BlockNr,
         header: &LogHeader,
-        found: &[Found],
-    ) -> Result<Vec<(Found, BlockSum)>, LogFault> {
+        found: &[ReadBlock],
+    ) -> Result<Vec<(ReadBlock, BlockSum)>, LogFault> {
         let size = self.volume.block_size();
         let blocks = header.summary_blocks(size);
         let items = parse_items(header, self.blocks(at, blocks)?, size)?;
         let Some(sums) = items.sums else { return Ok(Vec::new()) };
-        let changed = |found: &Found| {
+        let changed = |found: &ReadBlock| {
             let nth =
                 found.block.0.checked_sub(at.0 + blocks).and_then(|it| usize::try_from(it).ok());
             let sum = sums.get(nth?)?;

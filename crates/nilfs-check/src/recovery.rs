@@ -18,7 +18,7 @@ use crate::log::{LogFault, LogReader};
 use crate::report::{Findings, Location, Rule, counted};
 use crate::roll_forward::{PassedOver, SyncLog, Synced};
 use crate::superblocks::Superblocks;
-use crate::volume::{Found, Volume};
+use crate::volume::{ReadBlock, Volume};
 
 /// The words for a log that no power cut has taken.
 const DAMAGED: &str = "the log here is damaged, which was durable when later ones were written";
@@ -366,7 +366,7 @@ pub(crate) fn super_root_of(
     let block = log.plus(u64::from(header.nblocks) - 1);
     let bytes = reader.block(block)?;
     let super_root = SuperRoot::parse(bytes, &volume.geometry, volume.seed)?;
-    let found = [Found { block, sum: BlockSum::of(bytes), target: None }];
+    let found = [ReadBlock { block, sum: BlockSum::of(bytes), target: None }];
     // Another one may have been written to the wrong place. An older version of fsck knows of no checksum but
     // that of the log.
     let is_other = |reader: &mut LogReader<'_, '_>| -> Result<bool, LogFault> {

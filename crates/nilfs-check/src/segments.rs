@@ -18,7 +18,7 @@ use crate::progress::Step;
 use crate::report::{Location, Rule, Severity};
 use crate::segment_usage::UsageTable;
 use crate::summaries::Undescribed;
-use crate::volume::Found;
+use crate::volume::ReadBlock;
 
 /// What the logs of a segment have in common.
 struct SegmentHead {
@@ -181,7 +181,7 @@ impl Checker<'_, '_> {
         logs.sort_unstable_by_key(|log| log.start);
         let mut reader = LogReader::new(self.volume, false);
         let mut rest = &found[..];
-        while let Some(Found { block, .. }) = rest.first() {
+        while let Some(ReadBlock { block, .. }) = rest.first() {
             let known = logs[..logs.partition_point(|log| log.start <= *block)].last();
             let known = known.filter(|log| *block < log.end).cloned();
             // What says which segments are in use may be wrong itself.
@@ -202,7 +202,7 @@ impl Checker<'_, '_> {
         &mut self,
         reader: &mut LogReader<'_, '_>,
         log: BlockNr,
-        found: &[Found],
+        found: &[ReadBlock],
     ) -> Result<(), LogFault> {
         let (header, _) = read_log(reader, log)?;
         let changed = reader.changed_among(log, &header, found)?;

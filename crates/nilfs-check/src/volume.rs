@@ -20,12 +20,12 @@ pub(crate) struct Volume<'d> {
     /// How many blocks were read one by one.
     pub(crate) pace: Pace,
     /// The blocks that were read one by one, which are those of metadata and of links.
-    pub(crate) found: Mutex<HashMap<BlockNr, Found>>,
+    pub(crate) found: Mutex<HashMap<BlockNr, ReadBlock>>,
 }
 
 /// A block that was read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct ReadBlock {
     pub(crate) block: BlockNr,
     pub(crate) sum: BlockSum,
     /// Where it is the target of a symbolic link, if it is one.
@@ -53,7 +53,7 @@ impl<'d> Volume<'d> {
         let mut buffer = vec![0; self.block_size().bytes()];
         self.read(nr, &mut buffer)?;
         let sum = BlockSum::of(&buffer);
-        let found = Found { block: nr, sum, target: None };
+        let found = ReadBlock { block: nr, sum, target: None };
         self.found.lock().entry(nr).or_insert(found).sum = sum;
         Ok(buffer)
     }

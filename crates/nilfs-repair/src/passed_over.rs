@@ -23,7 +23,7 @@ const MOST: usize = 64;
 pub(crate) struct PassedOver {
     /// Where lost ones began.
     pub(crate) missing: Vec<BlockNr>,
-    /// Those that need what is lost.
+    /// Logs that need what is lost.
     pub(crate) contradicting: Vec<Log>,
     /// Files that later ones change, which may lack what is lost.
     pub(crate) later: BTreeSet<Ino>,

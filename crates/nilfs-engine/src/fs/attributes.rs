@@ -17,14 +17,14 @@ mod flags {
     pub(super) const IMMUTABLE: u32 = 0x10;
     /// The file can only grow at its end.
     pub(super) const APPEND: u32 = 0x20;
-    /// What a new file takes over from its directory (docs/format.md §13), but for the two above:
-    /// ext4 does not hand those down either, and a directory that only grows should not fill with
-    /// files that nobody can ever delete.
+    /// Flags that a new file takes over from its directory (docs/format.md §13). The two above are not among
+    /// them: ext4 does not hand those down either, and a directory that only grows should not fill with
+    /// files that can never be deleted.
     pub(super) const INHERITED: u32 =
         0x1 | 0x2 | 0x4 | 0x8 | 0x40 | 0x80 | 0x200 | 0x400 | 0x8000 | 0x1_0000;
-    /// What only a directory keeps of them.
+    /// The one of them that only a directory keeps.
     pub(super) const DIRECTORY_ONLY: u32 = 0x1_0000;
-    /// What files that are neither regular nor directories keep of them.
+    /// Those of them that files keep which are neither regular nor directories.
     pub(super) const ANY_FILE: u32 = 0x40 | 0x80;
     /// Flags that a user may set: immutable, append-only, no dump, no atime, not compressed, no tail
     /// merging. The first two are heeded here, the third is for others to read, and no file has what the
@@ -218,7 +218,7 @@ fn apply_changes(state: &mut State, changes: &SetAttr, now: Timestamp) {
     state.file.set_ctime(changes.ctime.unwrap_or(now));
 }
 
-/// The bits of a mode that a change by somebody else takes away. Without the right to execute,
+/// The bits of a mode that are taken away when another user changes the file. Without the right to execute,
 /// set-group-ID says how the file is locked; of a directory, who owns what is made there.
 fn set_id_bits(mode: u16) -> u16 {
     let set_gid = if mode & GROUP_EXECUTES != 0 { SET_GID } else { 0 };

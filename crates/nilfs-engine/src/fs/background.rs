@@ -292,7 +292,7 @@ mod tests {
     use crate::fixtures::{BLOCK, check, copy_of, empty_volume, make_file, mount};
     use crate::{MountOptions, NewInode};
 
-    /// Whoever is told of an error takes the change for not done.
+    /// A program that is told of an error takes the change for not done.
     #[test]
     fn a_change_that_is_done_does_not_fail_with_a_checkpoint() {
         let (device, faults) = FaultyDevice::new(MemoryDevice::from(empty_volume(60).snapshot()));

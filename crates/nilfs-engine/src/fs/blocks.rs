@@ -2,8 +2,8 @@
 //! what has to be read is read, and nothing has changed when that fails. Then it *applies* them, of which
 //! nothing can fail. So no operation ends halfway.
 //!
-//! What was prepared is valid as long as nobody else changes the blocks: the inode stays locked, or for a
-//! directory the lock of names is held.
+//! Changes that were prepared are valid as long as no other thread changes the blocks: the inode stays locked,
+//! or for a directory the lock of names is held.
 
 use std::ops::{ControlFlow, Range};
 

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 
 /// A name in a directory.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Name<'a> {
     dir: &'a InodeRef,
     name: &'a [u8],
 }
@@ -70,7 +70,7 @@ impl Filesystem {
                     return Err(Error::NotFound);
                 }
             }
-            let (from, to) = (Place { dir, name }, Place { dir: to_dir, name: to_name });
+            let (from, to) = (Name { dir, name }, Name { dir: to_dir, name: to_name });
             check_directory_changeable(&dir.state.read())?;
             match target {
                 Some(_) => check_directory_changeable(&to_dir.state.read())?,
@@ -94,8 +94,8 @@ impl Filesystem {
     /// Moves a file to another name, perhaps in the place of a `target`.
     fn move_to(
         &self,
-        from: Place<'_>,
-        to: Place<'_>,
+        from: Name<'_>,
+        to: Name<'_>,
         inode: &InodeRef,
         target: Option<&InodeRef>,
     ) -> Result<()> {
@@ -106,8 +106,8 @@ impl Filesystem {
 
     fn prepare_move<'a>(
         &self,
-        from: Place<'a>,
-        to: Place<'a>,
+        from: Name<'a>,
+        to: Name<'a>,
         inode: &InodeRef,
         target: Option<&'a InodeRef>,
     ) -> Result<Move<'a>> {
@@ -177,7 +177,7 @@ impl Filesystem {
     }
 
     /// Lets two files change places.
-    fn exchange(&self, one: (Place<'_>, &InodeRef), other: (Place<'_>, &InodeRef)) -> Result<()> {
+    fn exchange(&self, one: (Name<'_>, &InodeRef), other: (Name<'_>, &InodeRef)) -> Result<()> {
         let moves = one.0.dir.ino() != other.0.dir.ino();
         let one_parent = self.prepare_parent(one.1, moves.then_some(other.0.dir))?;
         let other_parent = self.prepare_parent(other.1, moves.then_some(one.0.dir))?;
@@ -188,7 +188,7 @@ impl Filesystem {
 
     fn apply_exchange(
         &self,
-        [one, other]: [(Place<'_>, &InodeRef); 2],
+        [one, other]: [(Name<'_>, &InodeRef); 2],
         [one_name, other_name]: [Redirection<'_>; 2],
         [one_parent, other_parent]: [Option<NewParent<'_>>; 2],
     ) {
@@ -200,8 +200,8 @@ impl Filesystem {
         self.has_replaced(other.1);
     }
 
-    fn prepare_redirection<'a>(&self, place: Place<'a>) -> Result<Redirection<'a>> {
-        Redirection::prepare(&mut place.dir.state.write(), &self.context(), place.name)
+    fn prepare_redirection<'a>(&self, name: Name<'a>) -> Result<Redirection<'a>> {
+        Redirection::prepare(&mut name.dir.state.write(), &self.context(), name.name)
     }
 
     /// Lets a name lead to a file that takes the place of another one.
