@@ -340,7 +340,8 @@ pub(crate) struct RollForward {
 /// One log of ours, or one of those into which Linux divides what is too much for a segment.
 #[derive(Debug)]
 pub(crate) struct SyncLog {
-    start: BlockNr,
+    /// Its first block.
+    pub(crate) start: BlockNr,
     /// When it was written (s).
     written: u64,
     /// What has changed besides blocks. Linux writes none.

@@ -170,35 +170,40 @@ pub fn scrub(
     selection: &Selection,
     observe: Observe<'_>,
 ) -> Result<Scrubbed> {
-    let device = &recovered(device);
-    let (at_first, unreached) = find(device)?;
-    let newest = || find(device).map(|(moment, _)| moment);
+    let newest = || -> Result<_> {
+        let (device, seq) = recovered(device);
+        let (mut moment, unreached) = find(&device)?;
+        moment.seq = seq.unwrap_or(moment.seq);
+        Ok((moment, unreached))
+    };
+    let (at_first, unreached) = newest()?;
+    let newest = || newest().map(|(moment, _)| moment);
     let mut found = read(at_first, &newest, selection, observe)?;
     found.unreached = unreached;
     Ok(found)
 }
 
 /// Returns a copy of a volume on which what fsyncs have written is recovered, as a mount does it: only the
-/// checkpoint that this makes says which files need the blocks of these logs. Where there is nothing to recover, or
-/// no mount succeeds, it is the volume itself.
-fn recovered(device: &Arc<dyn Device>) -> Arc<dyn Device> {
+/// checkpoint that this makes says which files need the blocks of these logs. With it comes the sequence number of
+/// the last of them. Where there is nothing to recover, or no mount succeeds, it is the volume itself.
+fn recovered(device: &Arc<dyn Device>) -> (Arc<dyn Device>, Option<Seq>) {
     let copy: Arc<dyn Device> =
         Arc::new(CopyOnWriteDevice::new(Arc::clone(device), Arc::default()));
-    let recover = || -> Result<bool> {
+    let recover = || -> Result<Option<Seq>> {
         let volume = Volume::open_with(Arc::clone(&copy), Verify::None)?;
-        if recovery::roll_forward(&volume.store, &volume.found)?.logs.is_empty() {
-            return Ok(false);
-        }
+        let found = recovery::roll_forward(&volume.store, &volume.found)?;
+        let last = found.logs.last().and_then(|log| reader::log_at(&volume.store, log.start));
+        let Some(last) = last else { return Ok(None) };
         let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
         let options = MountOptions { cleaner, barrier: false, ..MountOptions::default() };
         let fs = Filesystem::mount(Arc::clone(&copy), options)?;
         let is_recovered = fs.unrecovered().is_none();
         fs.unmount()?;
-        Ok(is_recovered)
+        Ok(is_recovered.then_some(last.seq))
     };
     match recover() {
-        Ok(true) => copy,
-        Ok(false) | Err(_) => Arc::clone(device),
+        Ok(Some(seq)) => (copy, Some(seq)),
+        Ok(None) | Err(_) => (Arc::clone(device), None),
     }
 }
 
@@ -276,7 +281,7 @@ pub(crate) fn read(
     };
     if !damaged.is_empty() {
         let now = newest()?;
-        let since = at_first.newest.cno;
+        let since = at_first.seq;
         damaged.retain(|(_, suspect)| !now.has_written_anew(&suspect.blocks, since));
         found.damage = Needs::of(&now).judge(damaged);
     }

@@ -402,6 +402,9 @@ fn a_sound_volume_has_no_damage_while_somebody_writes_and_cleans() {
             freed += fs.clean(&run).unwrap();
             fs.sync().unwrap();
         }
+        // What an fsync has written is to be recovered by whoever looks from outside.
+        fs.write(&warm, 0, &pattern(written, BLOCK as usize)).unwrap();
+        fs.sync_file(&warm).unwrap();
         ControlFlow::Continue(())
     };
     let shared: Arc<dyn Device> = Arc::clone(&device) as _;
@@ -467,7 +470,8 @@ impl Device for Forgetful {
 /// damaged, for want of logs in segments that had been discarded when the scrub came by.
 #[test]
 fn what_is_seen_in_a_freed_segment_says_nothing_about_what_is_written_there_next() {
-    for kept in [0, 8, PER_SEGMENT / 2] {
+    let all = [0, 8, PER_SEGMENT / 2].into_iter().flat_map(|kept| [(kept, false), (kept, true)]);
+    for (kept, from_outside) in all {
         let below = MemoryDevice::from(short_segments(SEGMENTS).snapshot());
         let (forgotten, written_anew) = Default::default();
         let device = Arc::new(Forgetful { below, kept, forgotten, written_anew });
@@ -480,6 +484,9 @@ fn what_is_seen_in_a_freed_segment_says_nothing_about_what_is_written_there_next
             fs.write(&warm, 0, &pattern(nth, 20 * BLOCK as usize)).unwrap();
             fs.commit().unwrap();
         }
+        // From outside, this is to be recovered.
+        fs.write(&warm, 0, &pattern(20, BLOCK as usize)).unwrap();
+        fs.sync_file(&warm).unwrap();
         let (mut is_cleaned, mut is_filled) = (false, false);
         let mut disturb = |Progress { done, all, .. }: Progress| {
             if !std::mem::replace(&mut is_cleaned, true) {
@@ -499,8 +506,13 @@ fn what_is_seen_in_a_freed_segment_says_nothing_about_what_is_written_there_next
             }
             ControlFlow::Continue(())
         };
-        let found = fs.scrub(&Selection::default(), &mut disturb).unwrap();
-        assert!(found.damage.is_empty(), "{kept}: {:#?}", found.damage);
+        let shared: Arc<dyn Device> = Arc::clone(&device) as _;
+        let found = match from_outside {
+            true => scrub(&shared, &Selection::default(), &mut disturb),
+            false => fs.scrub(&Selection::default(), &mut disturb),
+        };
+        let damage = found.unwrap().damage;
+        assert!(damage.is_empty(), "{kept}, from outside: {from_outside}: {damage:#?}");
         let written_anew = device.written_anew.load(Ordering::Relaxed).count_ones();
         assert!(written_anew > 5, "{kept}: {written_anew} segments were written anew");
         drop((warm, root));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::superblock::LogCursor;
-use nilfs_ondisk::{BlockNr, Cno, SegNum};
+use nilfs_ondisk::{BlockNr, Cno, SegNum, Seq};
 
 use crate::bmap::{Pointers, Source};
 use crate::commit::{Base, root_of};
@@ -30,6 +30,9 @@ pub(crate) struct Moment {
     super_root: SuperRoot,
     /// The newest log with a super root.
     pub(super) newest: LogCursor,
+    /// The sequence number of the newest log on the device. Later logs have a higher one if they are in a
+    /// segment that was free.
+    pub(super) seq: Seq,
     /// Keeps the cleaner from writing over what the checkpoint has.
     held: Option<View>,
 }
@@ -50,6 +53,7 @@ impl Moment {
             dat: Arc::clone(&volume.dat),
             super_root: volume.super_root,
             newest: volume.last_log(),
+            seq: volume.last_log().seq,
             held: None,
         }
     }
@@ -61,7 +65,14 @@ impl Moment {
         store.set_cache_limit(CACHE_BYTES as u64);
         let dat = Arc::new(Dat::new(root_of(&base.super_root.dat)?, &store.geometry()));
         let (super_root, newest) = (base.super_root, base.last_log);
-        Ok(Self { store: Arc::new(store), dat, super_root, newest, held: Some(held) })
+        Ok(Self {
+            store: Arc::new(store),
+            dat,
+            super_root,
+            newest,
+            seq: newest.seq,
+            held: Some(held),
+        })
     }
 
     /// Does not keep the cleaner from anything any more. Only the device can be read then, and not what
@@ -70,14 +81,13 @@ impl Moment {
         self.held = None;
     }
 
-    /// Whether the segment of these blocks has been freed since a checkpoint that had them, and logs have
-    /// been written there again.
-    pub(super) fn has_written_anew(&self, blocks: &Range<BlockNr>, since: Cno) -> bool {
+    /// Whether the segment of these blocks has been freed since the newest log had this sequence number, and logs
+    /// have been written there again.
+    pub(super) fn has_written_anew(&self, blocks: &Range<BlockNr>, since: Seq) -> bool {
         let geometry = self.store.geometry();
         let start = geometry.segment_start(geometry.segment_of(blocks.start));
-        // Logs after the checkpoint that go on where it has ended come after its blocks.
         let mut logs = (start.0..blocks.end.0).map(BlockNr);
-        logs.find_map(|at| reader::log_at(&self.store, at)).is_some_and(|first| first.cno > since)
+        logs.find_map(|at| reader::log_at(&self.store, at)).is_some_and(|first| first.seq > since)
     }
 
     /// Where the blocks of files come from.
