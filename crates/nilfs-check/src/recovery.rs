@@ -747,9 +747,10 @@ fn roll_forward<'v, 'd>(
             break;
         }
         if let Err(fault) = reader.verify(block, &header) {
-            findings.error(Rule::RollForward, place, || {
+            let error = findings.error(Rule::RollForward, place, || {
                 format!("{DAMAGED}: {fault}. A mount rolls it forward as it is")
             });
+            error.corrected_by(given_up(place));
         }
         let (items, records) = match reader.content(block, &header) {
             Ok(content) => content,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nilfs_device::{Device, IoSlice};
 use nilfs_engine::{Log, RecoveryPlan, Verify, Volume};
 use nilfs_ondisk::roll_forward::{NameRecord, Record};
-use nilfs_ondisk::summary::{LogHeader, SR};
+use nilfs_ondisk::summary::{LogHeader, SR, parse_items};
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::superblock::Superblock;
 use nilfs_ondisk::{BlockNr, BlockSize, Geometry, Ino};
@@ -42,11 +42,7 @@ pub(crate) fn correct(draft: &mut Draft, wrong: BlockNr) -> io::Result<Option<Ma
     if is_unreadable {
         return Ok(torn());
     }
-    let superblock = superblocks::best(&*draft.device).map_err(io::Error::other)?;
-    if draft.has_summary(&superblock.geometry(), superblock.crc_seed(), wrong) {
-        return Ok(None);
-    }
-    // A mount passes over it. In a checkpoint, the DAT and the maps tell what it has.
+    // A mount passes over it, or takes it as it is. In a checkpoint, the DAT and the maps tell what it has.
     let goes_on = std::mem::replace(&mut draft.moved_cursor, true);
     let action = "make a checkpoint of what fsyncs have written";
     Ok((!goes_on).then(|| Made::new(action.to_owned(), Risk::Safe)))
@@ -81,7 +77,11 @@ fn restore(
         let is_usable = fits && is_proved && completes_what_it_says(draft, &geometry, at, header)?;
         // Another log in its place may be whole and right, but not the one that the checker has found wrong.
         let is_there = has_summary(draft, at, summary, size)
-            || at != wrong && has_whole_log(draft, at, header, &superblock);
+            || at != wrong && has_whole_log(draft, at, header, &superblock)
+            || plan
+                .applied
+                .iter()
+                .any(|log| log.start == at && describes(log, header, summary, size));
         if is_usable && !is_there {
             draft.device.write_at(at.0 * size.bytes64(), &[IoSlice::new(summary)])?;
             draft.segments.insert(geometry.segment_of(at));
@@ -119,6 +119,14 @@ fn completes_what_it_says(
 fn has_summary(draft: &Draft, at: BlockNr, summary: &[u8], size: BlockSize) -> bool {
     let mut found = vec![0; summary.len()];
     draft.device.read_at(at.0 * size.bytes64(), &mut found).is_ok() && found == summary
+}
+
+/// Whether a log has the blocks of which a restored summary tells, with the same checksums: then nothing of its own
+/// summary is missing.
+fn describes(log: &Log, header: &LogHeader, summary: &[u8], size: BlockSize) -> bool {
+    let items = parse_items(header, summary, size);
+    !log.files.is_empty()
+        && items.is_ok_and(|items| log.files == items.files && log.sums == items.sums)
 }
 
 /// Whether a block has a log of the same use of its segment as that with this header, all of which is what was written.

@@ -484,7 +484,8 @@ fn a_log_that_a_power_cut_may_have_taken_is_no_damage() {
     assert!(recovered(&Patient::new(synced.image)) == synced.files[1]);
 }
 
-/// A mount does not read what a later log vouches for, so the file is there with what is damaged.
+/// A mount does not read what a later log vouches for, so the file is there with what is damaged. A repair makes a
+/// checkpoint of that as a mount does, and the damage stays known; it left the error where it was.
 #[test]
 fn damaged_content_of_a_durable_log_is_told_and_costs_no_log() {
     let mut synced = synced();
@@ -494,9 +495,15 @@ fn damaged_content_of_a_durable_log_is_told_and_costs_no_log() {
     let [error] = &report.errors().collect::<Vec<_>>()[..] else { panic!("one error: {report}") };
     assert_eq!((error.rule, error.place.log), (Rule::RollForward, Some(synced.logs[1])));
     assert!(error.message.contains("as it is"), "{error}");
+    let size = synced.image.block_size();
+    let mounted = recovered(&Patient::new(synced.image.clone()));
+    let part = differing_part("file", size, (&mounted, &synced.files[2]));
     let patient = Patient::new(synced.image);
-    assert!(patient.plan().repairs.is_empty());
-    recovered(&patient);
+    let plan = patient.heal();
+    assert_eq!(plan.risk(), Risk::Safe, "{:?}", plan.repairs);
+    let named: Vec<_> = plan.doubtful.iter().map(|kept| kept.fault.clone()).collect();
+    assert_eq!(named, Vec::from_iter(part));
+    assert!(recovered(&patient) == mounted);
 }
 
 #[test]
