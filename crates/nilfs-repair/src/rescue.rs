@@ -158,7 +158,7 @@ enum Origin {
 /// The superblock by which the logs of a scan can be used: the copy that the scan has found, or one
 /// for each layout that is possible.
 fn superblocks_for(scan: &Scan, draft: &Draft) -> (Origin, Vec<Superblock>) {
-    let device = &*draft.device;
+    let device = &*draft.below;
     let size = device.size();
     // The scan takes a copy, too, if the device has been cut short.
     let fits = |found: &Superblock| Superblock::parse(&found.encode(), size).is_ok();
@@ -187,7 +187,8 @@ fn superblocks_for(scan: &Scan, draft: &Draft) -> (Origin, Vec<Superblock>) {
 /// A draft that goes on from the newest checkpoint that can be used, with the layout that leaves
 /// least to be corrected. Later logs are given up.
 fn newest_usable(from: &Draft, fault: &str) -> Result<Draft, RepairError> {
-    let device = &*from.device;
+    // Corrections for a checkpoint that cannot be used even so are none for an older one.
+    let device = &*from.below;
     let scan = from.observer.scan(device).map_err(|_| RepairError::NoLog)?;
     let (origin, superblocks) = superblocks_for(&scan, from);
     let mut logs = scan.logs.clone();
@@ -242,7 +243,7 @@ fn newest_usable(from: &Draft, fault: &str) -> Result<Draft, RepairError> {
 /// Returns the checkpoint after one from which a draft goes on that a superblock names: even if no log of it is
 /// left, it was there. The number alone may be wrong.
 fn lost_checkpoint(from: &Draft, chosen: LogCursor) -> Option<Cno> {
-    let named = superblocks::cursors(&*from.device).into_iter();
+    let named = superblocks::cursors(&*from.below).into_iter();
     let later = named.filter(|named| named.cno > chosen.cno && named.block != chosen.block);
     later.map(|named| named.cno).max()
 }

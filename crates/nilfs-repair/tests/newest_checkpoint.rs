@@ -6,12 +6,14 @@ mod support;
 use std::sync::Arc;
 
 use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::{Filesystem, MountOptions, Volume};
-use nilfs_ondisk::summary::SR;
+use nilfs_engine::{Filesystem, MountOptions, NewInode, Volume};
+use nilfs_ondisk::inode::S_IFREG;
+use nilfs_ondisk::summary::{LOGBGN, SR};
+use nilfs_ondisk::{BlockNr, Ino};
 use nilfs_repair::Risk;
 use support::{
-    BLOCK_SIZES, Content, Image, Patient, content, content_of, heals, lived, lose_super_root,
-    synced_around_checkpoint,
+    BLOCK_SIZES, Content, Image, Patient, content, content_of, formatted, heals, lived,
+    lose_super_root, mount, present, synced_around_checkpoint,
 };
 
 /// Damages the volumes that Linux has filled, and demands that each shows its last checkpoint but one.
@@ -112,6 +114,54 @@ fn an_older_super_root_in_the_place_of_the_newest_is_replaced() {
     let size = image.block_size();
     image.bytes.copy_within(older * size..(older + 1) * size, newest * size);
     shows(image, &files);
+}
+
+/// Corrections for the newest checkpoint hid all older ones from the search for another one, if that could not be used
+/// even so: a volume of many checkpoints was said to have no log.
+#[test]
+fn a_checkpoint_that_has_lost_its_end_in_the_next_segment_costs_only_itself() {
+    let (device, before) = ending_in_the_next_segment();
+    let mut image = Image::from(device.snapshot());
+    let end = image.newest_log().block.0 as usize;
+    let size = image.block_size();
+    image.bytes[(end - 3) * size..(end + 1) * size].fill(0);
+    let patient = Patient::new(image);
+    let plan = patient.heal();
+    assert_eq!(plan.risk(), Risk::Loses, "{:?}", plan.repairs);
+    assert!(
+        content(&patient.bytes()) == before,
+        "the files are those of the last checkpoint but one"
+    );
+}
+
+/// A volume whose newest checkpoint has its super root in another segment than blocks of the DAT before it, and the
+/// files of the checkpoint before.
+fn ending_in_the_next_segment() -> (Arc<MemoryDevice>, Content) {
+    let device = formatted(16 << 20, 4096, 64);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
+    // The DAT gets more than one block.
+    let large = fs.create(&root, b"large", &new).unwrap().inode;
+    fs.write(&large, 0, &[1; 2 << 20]).unwrap();
+    fs.commit().unwrap();
+    for nth in 0..200 {
+        let before = present(&*fs);
+        let file = fs.create(&root, format!("file {nth}").as_bytes(), &new).unwrap().inode;
+        fs.write(&file, 0, &[7; 5000]).unwrap();
+        fs.commit().unwrap();
+        let image = Image::from(device.snapshot());
+        let newest = image.logs().pop().unwrap();
+        let is_of_dat = |end: BlockNr| {
+            let mut dat = image.blocks_of(Ino::DAT).into_iter().map(|it| it.block);
+            dat.any(|block| block.0 == end.0 - 1)
+        };
+        if !newest.header.has(LOGBGN) && is_of_dat(newest.block) {
+            fs.unmount().unwrap();
+            return (device, before);
+        }
+    }
+    panic!("no checkpoint goes over into the next segment");
 }
 
 /// Demands that a repair of a volume loses nothing of these files.
