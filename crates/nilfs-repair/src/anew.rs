@@ -20,7 +20,7 @@ use nilfs_ondisk::bmap::{
 };
 use nilfs_ondisk::dat::{DAT_ENTRY_SIZE, DatEntry};
 use nilfs_ondisk::inode::{FileType, RawInode};
-use nilfs_ondisk::palloc::{BlockRole, Palloc, set_bit, test_bit};
+use nilfs_ondisk::palloc::{BlockRole, Palloc, test_bit};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, Ino, VBlockNr, notes};
@@ -513,40 +513,12 @@ impl Anew<'_> {
         }
     }
 
-    /// Of a bitmap of the ifile, sets the bits of what has links, and of what the format reserves.
-    fn numbers_in_use(&self, bytes: &mut [u8], part: &Part) {
-        let layout = Palloc::new(self.geometry.block_size, self.geometry.inode_size);
-        let BlockRole::Bitmap { group } = layout.role_of(FileBlock(part.key)) else { return };
-        bytes.fill(0);
-        let first = layout.first_of_group(group);
-        let reserved = (first..Ino::FIRST_USER.0).map(|ino| layout.bit(ino).bit);
-        reserved.for_each(|bit| _ = set_bit(bytes, bit));
-        let blocks = (first..first.saturating_add(layout.entries_per_group))
-            .step_by(layout.entries_per_block as usize);
-        for in_block in blocks {
-            let key = layout.entry(in_block).block.0;
-            // Where the inodes are lost as well, they will be made anew of the version that is left.
-            let versions = self.logged.data(Ino::IFILE, key, key.checked_add(1)).iter();
-            let mut versions = versions.filter(|it| it.since <= part.life.start);
-            let Some(block) = versions.find_map(|it| self.read(it.block)) else { continue };
-            let slots = block.chunks_exact(self.geometry.inode_size);
-            for (ino, slot) in (in_block..=u64::MAX).zip(slots) {
-                let inode = RawInode::parse(slot).ok();
-                let is_used =
-                    inode.is_some_and(|it| it.file_type().is_ok() && it.i_links_count.get() > 0);
-                if is_used && ino >= Ino::FIRST_USER.0 && layout.group_of(ino) == group {
-                    set_bit(bytes, layout.bit(ino).bit);
-                }
-            }
-        }
-    }
-
-    /// The first block of a file.
+    /// The first block of a file, if that is not known to be another than was written.
     pub(crate) fn first_block(&mut self, part: &Part) -> Option<Vec<u8>> {
         let data = self.children(&Part { level: 1, ..part.clone() });
         let (_, vblock) = data.first().filter(|(key, _)| *key == 0)?;
         let entry = self.dat.as_mut()?.entry(VBlockNr(*vblock))?;
-        self.read(entry.block)
+        self.read_as_written(entry.block)
     }
 
     /// Whether the blocks of a file begin like those of a directory.

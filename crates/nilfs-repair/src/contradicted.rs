@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use nilfs_check::{Part, Position, Report, Rule};
 use nilfs_ondisk::bmap::{Entry, Node};
-use nilfs_ondisk::crc::{BlockSum, Crc};
+use nilfs_ondisk::crc::{BlockSum, Crc, Verdict};
 use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::palloc::{BlockRole, Palloc};
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, LogHeader, NewLog, encode_summary, parse_items};
@@ -205,6 +205,17 @@ impl Anew<'_> {
             describes: true,
             ..Replacement::new(at, bytes, Risk::Safe, action)
         })
+    }
+
+    /// Reads a block, unless its log has a checksum of it that is another one.
+    pub(crate) fn read_as_written(&self, block: BlockNr) -> Option<Vec<u8>> {
+        let bytes = self.read(block)?;
+        let log = self.log_of(block);
+        let sum = log.and_then(|log| {
+            let nth = usize::try_from(block.0.checked_sub(log.payload.0)?).ok()?;
+            log.sums?.get(nth).copied()
+        });
+        sum.is_none_or(|sum| sum.judge(&bytes) != Verdict::Wrong).then_some(bytes)
     }
 
     /// Whether its log says of a block that it is something else of its file, or of another.

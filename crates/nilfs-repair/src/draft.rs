@@ -2,6 +2,7 @@
 //! right again, so that the engine and the checker take what was corrected for written so.
 
 mod distrust;
+mod given_up;
 mod seal;
 mod unreadable;
 
@@ -15,11 +16,11 @@ use nilfs_device::{CopyOnWriteDevice, Device, IoSlice, Scratch, Writes};
 use nilfs_engine::Log;
 use nilfs_engine::scan::Scan;
 use nilfs_ondisk::checkpoint::INVALID;
-use nilfs_ondisk::dirent::record_at;
 use nilfs_ondisk::summary::{LogHeader, parse_items};
 use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Cno, Geometry, Ino, SegNum};
 
+use self::given_up::{is_name_given_up, misled_names, wanted_names};
 use self::seal::is_walked;
 use crate::anew::{self, Anew, Replacement};
 use crate::broken_past::Doomed;
@@ -27,10 +28,10 @@ use crate::contradicted::Disputed;
 use crate::dat::{self, Dat};
 use crate::evidence::{self, Doubt};
 use crate::logged::{self, LoggedBlocks, Wanted};
-use crate::misled::MisledName;
 use crate::names::Nameless;
+use crate::numbers::RemadeIfile;
 use crate::repairs::Repairs;
-use crate::salvage::{self, LostName, Source};
+use crate::salvage::LostName;
 use crate::stage::{Sharing, Stage};
 use crate::{
     Concerned, Kept, Loss, Observer, Repair, RepairError, Risk, Segments, Settings, displaced_by,
@@ -103,6 +104,8 @@ pub(crate) struct Draft {
     described_anew: bool,
     /// What contradicts them.
     disputed: Disputed,
+    /// Blocks of the ifile that were made anew.
+    remade_ifile: RemadeIfile,
     /// Names that blocks of directories may have had that are damaged.
     lost_names: BTreeSet<LostName>,
     /// Where names led that lead elsewhere.
@@ -126,11 +129,13 @@ pub(crate) struct Made {
     pub(crate) files: BTreeSet<Ino>,
     /// Paths that these would have had.
     pub(crate) names: BTreeMap<Ino, String>,
+    /// The part of them that is lost, if it is another one than that of such corrections.
+    pub(crate) loss: Option<Loss>,
 }
 
 impl Made {
     pub(crate) fn new(action: String, risk: Risk) -> Self {
-        Self { action, risk, files: BTreeSet::new(), names: BTreeMap::new() }
+        Self { action, risk, files: BTreeSet::new(), names: BTreeMap::new(), loss: None }
     }
 }
 
@@ -170,6 +175,7 @@ impl Draft {
             logged: LoggedBlocks::default(),
             described_anew: false,
             disputed: Disputed::default(),
+            remade_ifile: RemadeIfile::default(),
             lost_names: BTreeSet::new(),
             proved_targets: HashMap::new(),
             nameless: Nameless::default(),
@@ -414,41 +420,6 @@ impl Draft {
             && report.findings.iter().any(|it| it.rule == Rule::InodeBlocks && lacks(it))
     }
 
-    /// The name that a record of a directory has, with the file to which it led in an older version of the
-    /// block.
-    fn older_name(&self, at: Position, finding: &Finding) -> Option<LostName> {
-        let geometry = superblocks::best(&*self.device).ok()?.geometry();
-        let read = |block| dat::read(&*self.device, &geometry, block);
-        let block = read(at.block)?;
-        let found = record_at(&block, at.offset).ok()?;
-        let logged = self.logged.of(finding.place.ino?);
-        let key = logged.iter().find(|it| it.block == at.block)?.offset()?;
-        let mut others = self.logged.data(finding.place.ino?, key, key.checked_add(1)).iter();
-        others.find_map(|it| {
-            let older = read(it.block).filter(|_| it.block != at.block)?;
-            let record = salvage::named(&older, found.name).filter(|it| it.ino != found.ino)?;
-            Some(LostName {
-                block: at.block,
-                source: Source::Older,
-                name: record.name.to_vec(),
-                ino: record.ino,
-                type_code: record.type_code,
-            })
-        })
-    }
-
-    /// Whether a name that leads nowhere in a checkpoint of the past is in a block that the newest one has, too, or
-    /// may have: there the name may be right.
-    fn is_of_present_too(&self, at: Position, (finding, report): (&Finding, &Report)) -> bool {
-        let is_past = finding.place.checkpoint.is_some_and(|cno| cno < report.newest);
-        let ends = || {
-            let logged = self.logged.of(finding.place.ino?);
-            let vblock = logged.iter().find(|it| it.block == at.block)?.info.vblock()?;
-            Some(self.dat(report.newest_log)??.entry(vblock)?.end)
-        };
-        is_past && ends().is_none_or(|end| end == Cno::MAX)
-    }
-
     /// Puts names into their blocks again that older versions of these had, where names of a file are
     /// missing: it must have been one of them. Returns whether there were any.
     fn give_names_back(&mut self, report: &Report) -> Result<bool, RepairError> {
@@ -521,6 +492,7 @@ impl Draft {
                 if !made.files.is_empty() {
                     concerned.files = made.files;
                 }
+                concerned.loss = made.loss.unwrap_or(concerned.loss);
                 concerned.names.extend(made.names);
                 first.get_or_insert((made.action, concerned));
             }
@@ -603,15 +575,10 @@ impl Draft {
                 return Ok(changed.then_some(made));
             }
             Correction::Bytes { at, .. } if is_name_given_up(finding, correction) => {
-                let (ino, action, risk) = match self.proved_targets.get(at) {
-                    Some(ino) => (ino.0, format!("let it lead to inode {ino} again"), Risk::Safe),
-                    None if self.is_of_present_too(*at, (finding, report)) => return Ok(None),
-                    None => {
-                        self.lost_names.extend(self.older_name(*at, finding));
-                        (0, "take the name out".to_owned(), Risk::Loses)
-                    }
+                let Some(change) = self.instead_of_name(*at, (finding, report)) else {
+                    return Ok(None);
                 };
-                (*at, None, ino.to_le_bytes().to_vec(), Made::new(action, risk))
+                change
             }
             Correction::Bytes { at, bytes } | Correction::Count { at, bytes } => {
                 let made = Made::new(correction.to_string(), Risk::Safe);
@@ -702,6 +669,11 @@ impl Draft {
         if let Correction::Block { part: Part { ino: Ino::CPFILE, .. }, .. } = correction {
             self.with_deleted.insert(at.block);
         }
+        if let Correction::Block { block, part: part @ Part { ino: Ino::IFILE, level: 0, .. } } =
+            correction
+        {
+            self.remade_ifile.add(*block, part);
+        }
         let geometry = superblocks::best(&*self.device).map_err(io::Error::other)?.geometry();
         let size = geometry.block_size.bytes64();
         // What is around that would still be missing.
@@ -739,22 +711,6 @@ impl Draft {
         let disputed = &self.disputed;
         let as_found = &*self.below;
         Some(Anew { device, as_found, geometry, newest, logged, scan, disputed, dat })
-    }
-
-    /// Where names led that are to be taken out, as far as that is proved.
-    fn prove_targets(
-        &self,
-        misled: &BTreeSet<MisledName>,
-        report: &Report,
-        geometry: &Geometry,
-    ) -> HashMap<Position, Ino> {
-        if misled.is_empty() {
-            return HashMap::new();
-        }
-        let lacking = self.missing_names(report, geometry).into_iter();
-        let lacking = lacking.map(|(ino, (count, _))| (ino, count)).collect();
-        let logs = self.logs(report.newest_log);
-        logs.map(|mut logs| logs.proved_targets(misled, &lacking)).unwrap_or_default()
     }
 
     /// The DAT to which a log with a super root leads; `None` within if that leads to none.
@@ -823,34 +779,4 @@ impl Draft {
 fn most_times(finding: &Finding, report: &Report) -> u8 {
     let is_past = finding.place.checkpoint.is_some_and(|cno| cno < report.newest);
     if is_past && finding.rule == Rule::LinkCount { 1 } else { MOST_TIMES }
-}
-
-/// Whether a correction takes a name out of a directory.
-fn is_name_given_up(finding: &Finding, correction: &Correction) -> bool {
-    let is_zeros = |bytes: &[u8]| bytes == [0; 8];
-    finding.rule == Rule::DirectoryEntry
-        && matches!(correction, Correction::Bytes { bytes, .. } if is_zeros(bytes))
-}
-
-/// Names that a finding takes out of a directory in a stage.
-fn misled_names(finding: &Finding, stage: Stage) -> impl Iterator<Item = MisledName> {
-    let made = finding.corrections.iter().filter(move |it| Stage::of(it) == stage);
-    made.filter_map(|it| match it {
-        Correction::Bytes { at, .. } if is_name_given_up(finding, it) => {
-            Some(MisledName { at: *at, directory: finding.place.ino? })
-        }
-        _ => None,
-    })
-}
-
-/// Returns what may tell where names led: older versions of the blocks of their directories, and the files
-/// to which no name leads.
-fn wanted_names(misled: &BTreeSet<MisledName>, report: &Report) -> Wanted {
-    if misled.is_empty() {
-        return Wanted::default();
-    }
-    let unreachable = report.findings.iter().filter(|it| it.rule == Rule::Unreachable);
-    let files = misled.iter().map(|it| it.directory).chain([Ino::IFILE]);
-    let files = files.chain(unreachable.filter_map(|it| it.place.ino)).collect();
-    Wanted { files, ..Wanted::default() }
 }

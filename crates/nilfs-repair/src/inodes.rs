@@ -41,8 +41,14 @@ impl Anew<'_> {
     fn is_of_another(&mut self, inode: &RawInode, part: &Part) -> bool {
         let is_deleted = inode.i_links_count.get() == 0;
         let is_directory = inode.file_type().is_ok_and(|it| it == FileType::Directory);
-        let has_blocks = !self.children(&Part { level: 1, ..part.clone() }).is_empty();
-        has_blocks && (is_deleted || is_directory != self.has_names(part))
+        let data = self.children(&Part { level: 1, ..part.clone() });
+        let begins_like_directory = match data.first() {
+            None => return false,
+            // A block that cannot be read speaks for neither.
+            Some((0, _)) => self.first_block(part).map(|it| is_first_of_directory(&it, part.ino)),
+            Some(_) => Some(false),
+        };
+        is_deleted || begins_like_directory.is_some_and(|it| it != is_directory)
     }
 
     /// Whether a number was not in use in a checkpoint after the first of these, up to the last: a file that has it

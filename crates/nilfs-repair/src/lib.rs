@@ -39,6 +39,7 @@ mod lost_summaries;
 mod lost_super_roots;
 mod misled;
 mod names;
+mod numbers;
 mod passed_over;
 mod paths;
 mod progress;
