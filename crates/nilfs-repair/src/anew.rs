@@ -20,7 +20,7 @@ use nilfs_ondisk::bmap::{
 };
 use nilfs_ondisk::dat::{DAT_ENTRY_SIZE, DatEntry};
 use nilfs_ondisk::inode::{FileType, RawInode};
-use nilfs_ondisk::palloc::{BlockRole, Palloc, test_bit};
+use nilfs_ondisk::palloc::{BlockRole, Palloc};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Geometry, Ino, VBlockNr, notes};
@@ -157,6 +157,9 @@ impl Anew<'_> {
     /// What is one level below a part of a file, by first keys. Of two at the same place, the one
     /// counts that is younger.
     pub(crate) fn children(&mut self, part: &Part) -> Vec<Entry> {
+        if part.ino == Ino::DAT && part.level > 1 {
+            return self.dat_nodes(part);
+        }
         let logged = self.logged;
         let within = |key: &u64| *key >= part.key && part.limit.is_none_or(|limit| *key < limit);
         let mut found = BTreeMap::<u64, ((Cno, _), u64)>::new();
@@ -173,8 +176,8 @@ impl Anew<'_> {
             if is_dat && found.contains_key(&key) || !self.lives(logged, part) {
                 continue;
             }
-            // A node has no room for blocks that have been taken out since.
-            if is_dat && part.level == 1 && self.is_dat_hole(key) {
+            // A node has no room for blocks that have been taken out since. The one with its first key has not.
+            if is_dat && key != part.key && self.is_dat_hole(key) {
                 continue;
             }
             let pointer = logged.info.vblock().map_or(logged.block.0, |vblock| vblock.0);
@@ -185,21 +188,6 @@ impl Anew<'_> {
             }
         }
         found.into_iter().map(|(key, (_, pointer))| (key, pointer)).collect()
-    }
-
-    /// Whether a block of the DAT has entries, none of which is in use.
-    fn is_dat_hole(&self, key: u64) -> bool {
-        let layout = Palloc::new(self.geometry.block_size, self.geometry.dat_entry_size);
-        let BlockRole::Entries { first_entry } = layout.role_of(FileBlock(key)) else {
-            return false;
-        };
-        let first = layout.bit(first_entry);
-        let versions = self.logged.data(Ino::DAT, first.block.0, first.block.0.checked_add(1));
-        let bitmap = versions.first().and_then(|it| self.read(it.block));
-        let mut bits = first.bit..first.bit + layout.entries_per_block as usize;
-        bitmap.is_some_and(|bitmap| {
-            bits.all(|bit| bit >= bitmap.len() * 8 || !test_bit(&bitmap, bit))
-        })
     }
 
     /// Before which block a file must end. Blocks of the DAT have no lives, which would tell an old log

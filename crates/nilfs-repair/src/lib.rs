@@ -28,6 +28,7 @@ mod checkpoints;
 mod concerned;
 mod contradicted;
 mod dat;
+mod dat_nodes;
 mod deleted_past;
 mod draft;
 mod evidence;

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::time::Duration;
 
 use nilfs_engine::{Cno, ManualRun, NewInode};
@@ -10,7 +12,7 @@ use nilfs_ondisk::inode::S_IFREG;
 use nilfs_repair::Risk;
 use support::{BLOCK_SIZES, Image, Patient, content, formatted, mount};
 
-const MAP: std::ops::Range<usize> = 56..112;
+const MAP: Range<usize> = 56..112;
 /// Where the inodes of the DAT, the cpfile and the sufile are in a super root.
 const IN_SUPER_ROOT: [usize; 3] = [16, 16 + 128, 16 + 256];
 
@@ -112,34 +114,41 @@ fn roots_without_entries() {
     }
 }
 
-/// Blocks of the DAT are taken out when none of their entries is in use. A node that was lost had no room for all of
-/// which the logs know, so it was not made anew, and the newest checkpoint was given up.
-#[test]
-fn a_node_of_the_dat_beside_blocks_that_have_been_taken_out() {
-    let device = formatted(32 << 20, 1024, 256);
+/// A volume on which many virtual blocks have been freed: those of the files that are deleted.
+fn with_freed_numbers(
+    (device_bytes, file_bytes): (u64, usize),
+    files: Range<u16>,
+    deletes: impl Fn(u16) -> bool,
+) -> Image {
+    let device = formatted(device_bytes, 1024, 256);
     let fs = mount(&device);
     let root = fs.root().unwrap().inode;
     let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
-    for nth in 0..60u8 {
-        let file = fs.create(&root, &[b'a' + nth / 8, b'a' + nth % 8], &new).unwrap().inode;
-        fs.write(&file, 0, &vec![nth; 100 << 10]).unwrap();
+    for nth in files.clone() {
+        let file = fs.create(&root, nth.to_string().as_bytes(), &new).unwrap().inode;
+        fs.write(&file, 0, &vec![nth as u8; file_bytes]).unwrap();
         fs.commit().unwrap();
     }
-    for nth in (0..60u8).filter(|nth| nth % 7 != 0) {
-        fs.unlink(&root, &[b'a' + nth / 8, b'a' + nth % 8]).unwrap();
+    for nth in files.filter(|nth| deletes(*nth)) {
+        fs.unlink(&root, nth.to_string().as_bytes()).unwrap();
     }
     let newest = fs.commit().unwrap().0;
     fs.delete_checkpoints(Cno(1)..=Cno(newest - 1)).unwrap();
     fs.clean(&ManualRun { protection: Some(Duration::ZERO), ..ManualRun::default() }).unwrap();
     fs.unmount().unwrap();
-    let image = Image::from(device.snapshot());
+    Image::from(device.snapshot())
+}
+
+/// Damages each node of the DAT in the newest log, and demands that nothing is lost. Returns the levels of these.
+#[track_caller]
+fn heals_nodes_of_the_dat(image: &Image) -> BTreeSet<u8> {
     let whole = content(&image.bytes);
     let size = image.block_size();
     let newest = image.newest_log();
     let nodes = image.blocks_of(Ino::DAT).into_iter().filter(|it| it.info.is_node());
     let nodes: Vec<_> = nodes.filter(|it| it.log == newest.block).collect();
     assert!(!nodes.is_empty());
-    for node in nodes {
+    for node in &nodes {
         let mut image = image.clone();
         let at = node.block.0 as usize * size;
         image.bytes[at..at + size].iter_mut().for_each(|byte| *byte ^= 0x5a);
@@ -147,6 +156,25 @@ fn a_node_of_the_dat_beside_blocks_that_have_been_taken_out() {
         let plan = patient.heal();
         assert_eq!(plan.risk(), Risk::Safe, "block {}: {:?}", node.block, plan.repairs);
         assert!(content(&patient.bytes()) == whole, "block {}", node.block);
+    }
+    nodes.iter().map(|it| image.block(it.block)[1]).collect()
+}
+
+/// Blocks of the DAT are taken out when none of their entries is in use. A node that was lost had no room for all of
+/// which the logs know, so it was not made anew, and the newest checkpoint was given up.
+#[test]
+fn a_node_of_the_dat_beside_blocks_that_have_been_taken_out() {
+    let image = with_freed_numbers((32 << 20, 100 << 10), 0..60, |nth| nth % 7 != 0);
+    heals_nodes_of_the_dat(&image);
+}
+
+/// A node was made anew with leaves that had become parts of others, or that had another first key since. And a leaf
+/// had no room for blocks of groups of which not even the bitmap was left.
+#[test]
+fn a_node_of_the_dat_whose_children_have_become_others() {
+    for deleted in [30..180, 100..170] {
+        let image = with_freed_numbers((96 << 20, 150 << 10), 0..200, |nth| deleted.contains(&nth));
+        assert!(heals_nodes_of_the_dat(&image).contains(&2));
     }
 }
 
