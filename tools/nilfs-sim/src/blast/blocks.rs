@@ -88,6 +88,8 @@ pub struct Block {
     pub log: Option<BlockNr>,
     /// Its content.
     pub holds: Holds,
+    /// The file whose content it has, now or in the past.
+    pub content_of: Option<Ino>,
     /// Bytes in it that mean something: a bit elsewhere is none of anybody.
     pub meant: std::ops::Range<usize>,
     /// Content that only it has.
@@ -130,8 +132,10 @@ pub fn in_use(
     for log in &logs {
         let first = blocks.len();
         let synced = synced.get(&(log.start, log.header.seq));
-        let block =
-            |number, holds, meant, cost| Block { number, log: Some(log.start), holds, meant, cost };
+        let block = |number, holds, meant, cost| {
+            let log = Some(log.start);
+            Block { number, log, holds, content_of: None, meant, cost }
+        };
         let items = scan.items_of(&*device, log).ok_or("a summary cannot be read")?;
         let summary = log.header.summary_blocks(block_size);
         for nth in 0..summary {
@@ -145,7 +149,9 @@ pub fn in_use(
             let of_file = file_type(&volume, file, picture);
             for info in &file.blocks {
                 let holds = kind((file.ino, of_file), info, block_size);
-                blocks.push(block(number, holds, 0..block_size.bytes(), Cost::default()));
+                let content_of = (holds == Holds::Content).then_some(file.ino);
+                let block = block(number, holds, 0..block_size.bytes(), Cost::default());
+                blocks.push(Block { content_of, ..block });
                 if let BlockInfo::Data { offset, .. } = info {
                     let owner = (file.ino, *offset);
                     owned.push((owner, log.header.seq, number));
@@ -163,6 +169,7 @@ pub fn in_use(
             for block in &mut blocks[first..] {
                 block.cost.add(&synced.cost);
                 block.cost.unproven.extend(&synced.cost.inodes);
+                block.cost.unproven_names.extend(synced.cost.names.iter().cloned());
             }
         }
     }
@@ -212,7 +219,8 @@ fn superblocks(bytes: u64, block_size: BlockSize) -> Vec<Block> {
         let within = (at % block_size.bytes64()) as usize;
         let meant = within..within + usize::from(CHECKED_BYTES);
         let number = at / block_size.bytes64();
-        Block { number, log: None, holds: Holds::Superblock, meant, cost: Cost::default() }
+        let (holds, cost) = (Holds::Superblock, Cost::default());
+        Block { number, log: None, holds, content_of: None, meant, cost }
     };
     vec![copy(PRIMARY_SUPERBLOCK), copy(secondary)]
 }

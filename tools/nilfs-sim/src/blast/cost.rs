@@ -22,6 +22,8 @@ pub struct Cost {
     /// Files among them of which nothing proves that they were durable: a power cut could have left the
     /// same.
     pub unproven: BTreeSet<Ino>,
+    /// Names among them of which nothing proves that they were durable, or gone.
+    pub unproven_names: BTreeSet<(Ino, Vec<u8>)>,
 }
 
 /// Something that a picture does not have as it was.
@@ -79,6 +81,7 @@ impl Cost {
         self.directories.extend(&other.directories);
         self.inodes.extend(&other.inodes);
         self.unproven.extend(&other.unproven);
+        self.unproven_names.extend(other.unproven_names.iter().cloned());
     }
 
     /// Returns the changes of files between two moments, all of which may be lost with what says so.
@@ -187,11 +190,15 @@ impl Cost {
             if is_known || path.starts_with(LOST_AND_FOUND) {
                 continue;
             }
-            let (parent, _) = split(path);
-            let is_in = |ino: &Ino| found.files.get(parent).is_some_and(|it| it.ino == *ino);
-            let allowed = self.directories.iter().any(is_in) || self.inodes.iter().any(is_in);
+            let (parent, name) = split(path);
+            let parent = found.files.get(parent).map(|it| it.ino);
+            let is_among = |inodes: &BTreeSet<Ino>| parent.is_some_and(|it| inodes.contains(&it));
+            let allowed = is_among(&self.directories) || is_among(&self.inodes);
+            // The name that a file had before, or that is gone.
+            let unproven =
+                parent.is_some_and(|it| self.unproven_names.contains(&(it, name.to_vec())));
             let kind = LossKind::Extra;
-            losses.push(Loss { path: path.clone(), kind, allowed, fails: false, unproven: false });
+            losses.push(Loss { path: path.clone(), kind, allowed, fails: false, unproven });
         }
         losses
     }
@@ -329,5 +336,21 @@ mod tests {
         assert_eq!(allowed(&cost, &without(""), false), [(LossKind::File, true)]);
         let extra = without("old name");
         assert!(allowed(&cost, &extra, true).contains(&(LossKind::Extra, false)));
+    }
+
+    #[test]
+    fn a_name_that_the_last_sync_took_away_may_come_back_without_a_word() {
+        let (was, found) = (without("new name"), without("old name"));
+        let mut cost = Cost::between(&without("old name"), &was);
+        let extra = |cost: &Cost| {
+            let losses = cost.losses(&was, &found, false);
+            let extra = losses.iter().find(|it| it.kind == LossKind::Extra).unwrap();
+            (extra.allowed, extra.unproven)
+        };
+        assert_eq!(extra(&cost), (true, false));
+        cost.unproven_names = cost.names.clone();
+        assert_eq!(extra(&cost), (true, true));
+        cost.unproven_names = BTreeSet::from([(Ino::ROOT, b"another".to_vec())]);
+        assert_eq!(extra(&cost), (true, false));
     }
 }

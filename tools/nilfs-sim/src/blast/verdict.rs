@@ -377,7 +377,9 @@ impl Judge<'_> {
     /// Errors of a check that are not about what is damaged: blocks stay known as bad whose content
     /// cannot be made anew, and which are not needed any more.
     fn errors_besides<'r>(&self, report: &'r Report) -> impl Iterator<Item = &'r Finding> {
-        let lost: BTreeSet<Ino> = self.cost.ranges.keys().copied().collect();
+        // Content of a file of the past cannot be made anew either.
+        let of_past = self.damage.blocks(self.sample).filter_map(|it| it.content_of);
+        let lost: BTreeSet<Ino> = self.cost.ranges.keys().copied().chain(of_past).collect();
         let logs: BTreeSet<_> = self.damage.blocks(self.sample).map(|it| it.log).collect();
         // What is made up for the target of a link moves with the checksum that it had.
         let mut blocks = self.damage.blocks(self.sample);
