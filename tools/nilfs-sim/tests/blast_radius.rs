@@ -18,13 +18,16 @@ const SEED: u64 = 1;
 /// One in so many blocks of a kind is damaged.
 const ONE_IN: usize = 10;
 
-/// Damages blocks of a volume, and holds what is wrong against what may be.
-fn damage_some(which: Which) {
+/// One in so many, of a volume that has many more.
+const ONE_IN_MANY: usize = 50;
+
+/// Damages one in so many blocks of each kind of a volume, and holds what is wrong against what may be.
+fn damage_some(which: Which, one_in: usize) {
     let sample = which.make(SEED).unwrap();
     let mut damages = Vec::new();
     for holds in Holds::ALL {
         let blocks = sample.blocks.iter().filter(|block| block.holds == holds);
-        for (nth, block) in blocks.step_by(ONE_IN).enumerate() {
+        for (nth, block) in blocks.step_by(one_in).enumerate() {
             // Each kind of block gets every kind of damage, and each block two.
             for harm in [Harm::ALL[nth % 6], Harm::ALL[(nth + 3) % 6]] {
                 damages.push(Damage::of_block(&sample, block.number, harm));
@@ -120,7 +123,7 @@ fn is_to_come(sample: &Sample, block: &Block, harm: Harm, violation: &Violation)
 fn of_volumes_that_were_unmounted() {
     for block_bytes in [4096, 1024] {
         let which = Which { left: Left::Clean, block_bytes };
-        damage_some(which);
+        damage_some(which, ONE_IN);
     }
 }
 
@@ -128,7 +131,7 @@ fn of_volumes_that_were_unmounted() {
 fn of_volumes_that_have_lost_power() {
     for block_bytes in [4096, 1024] {
         let which = Which { left: Left::Crashed, block_bytes };
-        damage_some(which);
+        damage_some(which, ONE_IN);
     }
 }
 
@@ -136,7 +139,17 @@ fn of_volumes_that_have_lost_power() {
 fn of_volumes_with_many_sync_logs() {
     for block_bytes in [4096, 1024] {
         let which = Which { left: Left::Synced, block_bytes };
-        damage_some(which);
+        damage_some(which, ONE_IN);
+    }
+}
+
+/// Strangers found faults with more names, deeper directories, larger maps, reused numbers and full volumes that
+/// the small volumes above do not have.
+#[test]
+fn of_volumes_that_have_lived_for_longer() {
+    let of = |left, block_bytes| Which { left, block_bytes };
+    for which in [of(Left::LivedIn, 1024), of(Left::LivedInCrashed, 4096), of(Left::Full, 4096)] {
+        damage_some(which, ONE_IN_MANY);
     }
 }
 

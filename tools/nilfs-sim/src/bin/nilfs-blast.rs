@@ -28,7 +28,7 @@ use rand::seq::SliceRandom;
     nilfs-blast --volume crashed-4k --harm bit --block 117       one of them, and all that was seen"
 )]
 struct Arguments {
-    /// Which volumes: clean-4k, crashed-1k, linux-4k, linux-crashed-1k, … [default: all]
+    /// Which volumes: clean-4k, crashed-1k, linux-4k, lived-in-crashed-1k, full-4k, … [default: all]
     #[arg(long, value_name = "VOLUME")]
     volume: Vec<Which>,
 

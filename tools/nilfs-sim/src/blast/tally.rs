@@ -66,7 +66,7 @@ impl Tally {
     #[must_use]
     pub fn table(&self) -> String {
         let mut table = format!(
-            "{:<14} {:<13} {:<11} {:>6} {:>6} {:>6} {:>5}",
+            "{:<19} {:<13} {:<11} {:>6} {:>6} {:>6} {:>5}",
             "volume", "block", "damage", "images", "any", "refuse", "noise"
         );
         table.extend(Class::ALL.map(|class| format!(" {class:>10}")));
@@ -76,14 +76,14 @@ impl Tally {
             let Figures { images, refused, noise, any, .. } = figures;
             let _ = write!(
                 table,
-                "{which:<14} {holds:<13} {harm:<11} {images:>6} {any:>6} {refused:>6} {noise:>5}"
+                "{which:<19} {holds:<13} {harm:<11} {images:>6} {any:>6} {refused:>6} {noise:>5}"
             );
             table.extend(figures.violations.values().map(|count| format!(" {count:>10}")));
             table.push('\n');
         }
         let _ = write!(
             table,
-            "{:<14} {:<13} {:<11} {:>6} {:>6} {:>6} {:>5}",
+            "{:<19} {:<13} {:<11} {:>6} {:>6} {:>6} {:>5}",
             "all",
             "",
             "",
@@ -103,7 +103,7 @@ impl Tally {
             let [median, p90, most] = [50, 90, 100].map(|it| at(it).copied().unwrap_or_default());
             let _ = writeln!(
                 table,
-                "{which:<14} {view:<17} {:>6} bits: median {median}, p90 {p90}, max {most}",
+                "{which:<19} {view:<17} {:>6} bits: median {median}, p90 {p90}, max {most}",
                 lost.len()
             );
         }
