@@ -12,7 +12,7 @@ use nilfs_ondisk::inode::INODE_SIZE;
 use nilfs_ondisk::palloc::{BlockRole, Palloc};
 use nilfs_ondisk::summary::{BlockInfo, FileInfo, SR};
 use nilfs_ondisk::superblock::CHECKED_BYTES;
-use nilfs_ondisk::{BlockNr, BlockSize, FileBlock, Seq, dirent};
+use nilfs_ondisk::{BlockNr, BlockSize, Cno, FileBlock, Seq, dirent};
 
 use super::cost::Cost;
 use super::picture::Picture;
@@ -112,6 +112,10 @@ const SUPER_ROOT: usize = 16 + 3 * INODE_SIZE;
 /// File and place in it for which a block was written.
 type Owner = (Ino, FileBlock);
 
+/// Checkpoint and log with which a block came, and its number. A block of the past that the cleaner has moved is in
+/// a younger log than that of the present, but keeps its checkpoint.
+type Age = (Cno, Seq, u64);
+
 /// The blocks of a volume that are in use, by their numbers.
 ///
 /// # Errors
@@ -127,8 +131,8 @@ pub fn in_use(
     let volume = Volume::open(Arc::clone(&device)).map_err(|error| error.to_string())?;
     let logs = logs_in_use(&volume, &scan)?;
     let mut blocks = superblocks(content.len() as u64, block_size);
-    let mut newest: BTreeMap<Owner, (Seq, u64)> = BTreeMap::new();
-    let mut owned: Vec<(Owner, Seq, u64)> = Vec::new();
+    let mut newest: BTreeMap<Owner, Age> = BTreeMap::new();
+    let mut owned: Vec<(Owner, Age)> = Vec::new();
     for log in &logs {
         let first = blocks.len();
         let synced = synced.get(&(log.start, log.header.seq));
@@ -154,9 +158,10 @@ pub fn in_use(
                 blocks.push(Block { content_of, ..block });
                 if let BlockInfo::Data { offset, .. } = info {
                     let owner = (file.ino, *offset);
-                    owned.push((owner, log.header.seq, number));
+                    let age = (file.cno, log.header.seq, number);
+                    owned.push((owner, age));
                     let last = newest.entry(owner).or_default();
-                    *last = (*last).max((log.header.seq, number));
+                    *last = (*last).max(age);
                 }
                 number += 1;
             }
@@ -177,8 +182,9 @@ pub fn in_use(
         picture.files.values().map(|file| (file.ino, file.kind)).collect();
     let costs: BTreeMap<u64, Cost> = owned
         .into_iter()
-        .filter_map(|(owner, seq, number)| {
-            let is_newest = newest.get(&owner) == Some(&(seq, number));
+        .filter_map(|(owner, age)| {
+            let is_newest = newest.get(&owner) == Some(&age);
+            let (.., number) = age;
             let at = number as usize * block_size.bytes();
             let bytes = &content[at..at + block_size.bytes()];
             let cost = cost_of(owner, bytes, is_newest, &by_number, picture, block_size)?;
