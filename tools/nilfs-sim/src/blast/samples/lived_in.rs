@@ -1,5 +1,6 @@
 //! Volumes that have lived for longer: with more names, deeper directories, larger maps and a richer past.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use nilfs_engine::{Error, MadeBy, SnapshotChange};
@@ -21,8 +22,15 @@ const CHURN: u64 = 1 << 20;
 /// Checkpoints of the past, one after the other.
 const ROUNDS: u64 = 8;
 
-/// Rounds of syncs until the power fails. The first two end with a checkpoint.
+/// Rounds of syncs until the power fails.
 const SYNC_ROUNDS: u64 = 4;
+
+/// Syncs with a checkpoint right after one of them.
+const WITH_CHECKPOINT: [Range<u64>; 2] = [2..8, 9..18];
+
+/// One in so many changes of the past has a checkpoint right after it, so that each seed has others: a number that is
+/// free for a while may be so in some checkpoint or in none.
+const CHANGES_OF_CHECKPOINT: u64 = 8;
 
 /// Blocks of each file that fills the volume.
 const FILLING: u64 = 9;
@@ -38,12 +46,10 @@ impl Writer {
     pub(super) fn live_long_and_crash(mut self) -> Result<Lived, String> {
         self.live_in().map_err(|error| self.in_words(&error))?;
         let block = self.block;
-        let mut steps = Vec::new();
-        for round in 0..SYNC_ROUNDS {
-            steps.extend(sync_round(round, block));
-            if let (0..2, Some(last)) = (round, steps.last_mut()) {
-                last.is_checkpoint = true;
-            }
+        let mut steps: Vec<Step> =
+            (0..SYNC_ROUNDS).flat_map(|round| sync_round(round, block)).collect();
+        for among in WITH_CHECKPOINT {
+            steps[self.pick(among) as usize].is_checkpoint = true;
         }
         self.crash_after(&steps)
     }
@@ -75,7 +81,12 @@ impl Writer {
         self.apply_all(&large_and_linked(self.block))?;
         self.keep(Some("moved-in"))?;
         for round in 0..ROUNDS {
-            self.apply_all(&past_round(round, self.block))?;
+            for change in past_round(round, self.block) {
+                self.apply(&change)?;
+                if self.pick(0..CHANGES_OF_CHECKPOINT) == 0 {
+                    self.commit()?;
+                }
+            }
             match round % 3 {
                 0 => self.sync()?,
                 _ => self.commit()?,

@@ -1,5 +1,6 @@
 //! A mounted volume on which time passes, and what is written next.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,6 +110,11 @@ impl Writer {
             ..ManualRun::default()
         })?;
         Ok(())
+    }
+
+    /// Number of these that the seed picks.
+    pub(super) fn pick(&mut self, among: Range<u64>) -> u64 {
+        self.random.random_range(among)
     }
 
     /// Content that no other block has.
