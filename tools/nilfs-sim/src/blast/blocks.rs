@@ -231,12 +231,15 @@ fn superblocks(bytes: u64, block_size: BlockSize) -> Vec<Block> {
     vec![copy(PRIMARY_SUPERBLOCK), copy(secondary)]
 }
 
-/// The type of a file that a log has, in the checkpoint of the log if that is there: another may have the number
-/// now.
+/// The type of a file that a log has, in the checkpoint of the log or the first that is left after it: another may
+/// have the number now.
 fn file_type(volume: &Volume, file: &FileInfo, picture: &Picture) -> Option<FileType> {
-    let then = volume.tree(Some(file.cno)).and_then(|tree| Ok(tree.file(file.ino)?.file_type()));
-    then.ok()
-        .or_else(|| picture.files.values().find(|seen| seen.ino == file.ino).map(|seen| seen.kind))
+    let then = || {
+        let cno = volume.checkpoints(file.cno, 1).ok()?.first()?.cno;
+        volume.tree(Some(cno)).and_then(|tree| Ok(tree.file(file.ino)?.file_type())).ok()
+    };
+    let now = || picture.files.values().find(|seen| seen.ino == file.ino).map(|seen| seen.kind);
+    then().or_else(now)
 }
 
 fn kind(
