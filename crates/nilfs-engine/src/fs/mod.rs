@@ -211,12 +211,11 @@ impl Filesystem {
             false => recovery::roll_forward(&volume.store, &volume.found)?.whole()?,
         };
         let fs = Self::assemble(&volume, &found, options)?;
-        let begun = fs.begin(&mut fs.log.lock(), &found.logs);
-        let begun = match begun.map_err(no_room_to_recover) {
-            Err(error @ Error::Device { .. }) if is_unreadable(&volume, &found) => Ok(Err(error)),
-            begun => begun,
-        };
-        match begun? {
+        let begun = fs.begin(&mut fs.log.lock(), &found.logs).map_err(no_room_to_recover)?;
+        match begun {
+            Err(error @ Error::Device { .. }) if !is_unreadable(&volume, &found) => {
+                return Err(error);
+            }
             Err(damage) => fs.show_unrecovered(&damage),
             Ok(()) => {
                 let mut log = fs.log.lock();
@@ -249,6 +248,7 @@ impl Filesystem {
         match fs.begin(&mut log, &found.logs) {
             // That is no damage, and the mount says it.
             Err(Error::NoSpace) => Ok(None),
+            Ok(Err(error @ Error::Device { .. })) => Err(error),
             begun => begun.map(Result::err),
         }
     }

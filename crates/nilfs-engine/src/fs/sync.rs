@@ -25,7 +25,7 @@ const EVICTED_AT_ONCE: usize = 1024;
 /// The right to freeze: no transaction is open, and none can be.
 pub(super) type Alone<'a> = RwLockWriteGuard<'a, ()>;
 
-/// Whether a recovery was completed. The inner error is damage because of which no checkpoint can be made
+/// Whether a recovery was completed. The inner error is damage, or of the device, because of which no checkpoint can be made
 /// of what sync logs have made durable, although all of that is there.
 pub(super) type Begun = Result<()>;
 
@@ -72,7 +72,9 @@ impl Filesystem {
         }
         let claimed = self.roll_forward(log, sync_logs)?.and_then(|()| log.check_place());
         match self.complete_recovery(log, claimed).map_err(|error| log.cause(error)) {
-            Err(damage) if damage.is_damage() => Ok(Err(damage)),
+            Err(error) if error.is_damage() || matches!(error, Error::Device { .. }) => {
+                Ok(Err(error))
+            }
             completed => completed.map(Ok),
         }
     }
