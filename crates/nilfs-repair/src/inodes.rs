@@ -26,7 +26,7 @@ impl Anew<'_> {
             let part = Part { ino, key: 0, limit: None, ..part.clone() };
             let Ok(inode) = RawInode::parse(slot) else { continue };
             let is_of_another = self.is_of_another(&inode, &part)
-                || self.was_free(ino, since..part.life.start)
+                || self.was_free(ino, since.min(part.life.start)..since.max(part.life.start))
                 || self.is_of_other_generation(&inode, &part);
             if is_of_another {
                 slot[..INODE_SIZE].fill(0);
