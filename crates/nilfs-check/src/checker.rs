@@ -118,6 +118,7 @@ impl<'v, 'd> Checker<'v, 'd> {
         let usage = self.load_segment_usage();
         self.read_logs(&usage);
         self.load_dat_entries();
+        self.pass_over_stale_summaries();
         self.check_segment_usage(&usage);
         self.usage = Arc::new(usage);
         self.extend_segments(|entry| entry.end == Cno::MAX);

@@ -52,6 +52,7 @@ mod roll_forward;
 mod segment_usage;
 mod segments;
 mod short_usage;
+mod stale_summaries;
 mod summaries;
 mod superblocks;
 mod volume;

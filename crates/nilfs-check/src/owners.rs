@@ -136,6 +136,19 @@ impl SegmentOwners {
         self.gaps.push(first..self.described);
     }
 
+    /// Takes back whose these blocks are, counted from the start of the segment.
+    pub(crate) fn forget(&mut self, blocks: Range<u32>) {
+        let known = std::mem::replace(self, Self::new(self.in_use));
+        for (run, range) in known.runs() {
+            for block in range.clone() {
+                let owner = run.owner_of(block - range.start);
+                self.add_blocks(1, owner.filter(|_| !blocks.contains(&block)));
+            }
+        }
+        (self.files, self.gaps) = (known.files, known.gaps);
+        self.gaps.push(blocks);
+    }
+
     fn is_in_gap(&self, block: u32) -> bool {
         self.gaps.iter().any(|gap| gap.contains(&block))
     }

@@ -27,15 +27,16 @@ struct SegmentHead {
 }
 
 /// Why a summary is not believed that is whole.
-const FOREIGN: &str = "the summary is that of a log elsewhere: nothing after it is what it says";
+pub(crate) const FOREIGN: &str =
+    "the summary is that of a log elsewhere: nothing after it is what it says";
 
 /// A log that a segment has.
-struct FoundLog {
-    at: BlockNr,
-    header: LogHeader,
-    files: Vec<FileInfo>,
+pub(crate) struct FoundLog {
+    pub(crate) at: BlockNr,
+    pub(crate) header: LogHeader,
+    pub(crate) files: Vec<FileInfo>,
     /// The fault that its checksum shows, if that was asked.
-    fault: Option<LogFault>,
+    pub(crate) fault: Option<LogFault>,
 }
 
 /// A part of a segment.
@@ -88,7 +89,7 @@ fn suspects_among<'p>(pieces: &'p [Piece], end: BlockNr) -> Vec<&'p FoundLog> {
 /// A log of which the checksum over the content is wrong.
 pub(crate) struct Unproved {
     segment: SegNum,
-    log: BlockNr,
+    pub(crate) log: BlockNr,
     /// Its blocks that are not what was written, or of which that is not known.
     blocks: Vec<Range<BlockNr>>,
     severity: Severity,
@@ -393,7 +394,7 @@ impl Checker<'_, '_> {
 
     /// Whether a log is where it was written: all of it is what its summary says, or the DAT has one of its blocks
     /// there. Where the DAT has none of them, one that is what was written will do.
-    fn is_at_home(&mut self, reader: &mut LogReader<'_, '_>, log: &FoundLog) -> bool {
+    pub(crate) fn is_at_home(&mut self, reader: &mut LogReader<'_, '_>, log: &FoundLog) -> bool {
         let FoundLog { at, header, files, .. } = log;
         if reader.verify(*at, header).is_ok() {
             return true;

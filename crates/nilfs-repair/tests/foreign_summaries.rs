@@ -3,8 +3,12 @@
 
 mod support;
 
-use nilfs_check::{Options, Rule};
-use nilfs_engine::NewInode;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use nilfs_check::{Options, Rule, Severity};
+use nilfs_engine::{Cno, ManualRun, NewInode};
+use nilfs_ondisk::Seq;
 use nilfs_ondisk::inode::S_IFREG;
 use nilfs_ondisk::summary::SR;
 use nilfs_repair::Risk;
@@ -64,6 +68,68 @@ fn what_a_summary_says_of_the_blocks_of_another_log_is_not_believed() {
         }
         assert!(copied > 50, "{copied} summaries");
     }
+}
+
+/// The summary of the last use of a segment was believed where the next one was as long, and fills the segment: files
+/// became holes, "as no log has such a block".
+#[test]
+fn the_summary_of_an_earlier_use_of_the_segment_is_not_believed() {
+    let device = formatted(8 << 20, 4096, 32);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
+    let all = ManualRun { protection: Some(Duration::ZERO), ..ManualRun::default() };
+    let names: Vec<_> = (0..200_u8).map(|nth| format!("file {nth}").into_bytes()).collect();
+    let mut former = Vec::new();
+    for round in 0..20 {
+        for (nth, name) in (0..).zip(&names) {
+            let file = fs.create(&root, name, &new).unwrap().inode;
+            fs.write(&file, 0, &[round ^ nth; 4000]).unwrap();
+        }
+        let newest = fs.commit().unwrap().0;
+        former.push(Image::from(device.snapshot()));
+        if round < 19 {
+            names.iter().for_each(|name| fs.unlink(&root, name).unwrap());
+            fs.commit().unwrap();
+            fs.delete_checkpoints(Cno(1)..=Cno(newest)).unwrap();
+            fs.clean(&all).unwrap();
+        }
+    }
+    fs.unmount().unwrap();
+    let image = Image::from(device.snapshot());
+    let whole = content(&image.bytes);
+    // By segment: its sequence number, and where its logs begin and end.
+    let uses = |image: &Image| {
+        let mut uses = BTreeMap::<u64, (Seq, Vec<_>)>::new();
+        for LogAt { block, header, .. } in image.logs() {
+            let (seq, logs) = uses.entry(block.0 / 32).or_insert((header.seq, Vec::new()));
+            if *seq == header.seq {
+                logs.push((block, header.nblocks));
+            }
+        }
+        uses
+    };
+    let newest = image.superblock.last_log().seq;
+    let mut stale = 0;
+    for (segment, (seq, logs)) in uses(&image).into_iter().filter(|(_, it)| it.0 < newest) {
+        let was =
+            |image: &&Image| uses(image).get(&segment).is_some_and(|it| it.0 < seq && it.1 == logs);
+        let Some(former) = former.iter().find(was) else { continue };
+        let mut image = image.clone();
+        for (log, _) in &logs {
+            let at = log.0 as usize * 4096;
+            image.bytes[at..at + 4096].copy_from_slice(former.block(*log));
+        }
+        let patient = Patient::new(image);
+        if !patient.plan().repairs.is_empty() {
+            // Of content, nothing tells any more that it is what was written.
+            let plan = patient.heal_but_for(Severity::Warning);
+            assert_eq!(plan.risk(), Risk::Safe, "segment {segment}: {:?}", plan.repairs);
+            stale += 1;
+        }
+        assert!(content(&patient.bytes()) == whole, "segment {segment}");
+    }
+    assert!(stale > 3, "{stale} segments");
 }
 
 /// An older super root over the newest one was believed: `fsck -p` said "repaired" of a volume that was empty then.
