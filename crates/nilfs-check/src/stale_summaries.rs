@@ -19,12 +19,24 @@ impl Checker<'_, '_> {
     /// is there: the blocks count as described by none.
     pub(crate) fn pass_over_stale_summaries(&mut self) {
         let mut reader = LogReader::new(self.volume, false);
+        let mut stale = Vec::new();
         for at in self.contradicted_logs() {
             let Ok((header, files)) = read_log(&mut reader, at) else { continue };
             let log = FoundLog { at, header, files, fault: None };
             if at != self.newest.log && !self.is_at_home(&mut reader, &log) {
-                self.pass_over_log(&mut reader, at, &header);
+                self.foreign.insert(at);
+                stale.push((at, header));
             }
+        }
+        if stale.is_empty() {
+            return;
+        }
+        // None of them tells of the use of the segment in which another one lies.
+        self.logs.retain(|log| !self.foreign.contains(&log.start));
+        self.unproved.retain(|unproved| !self.foreign.contains(&unproved.log));
+        self.counts.logs -= stale.len() as u64;
+        for (at, header) in stale {
+            self.pass_over_log(&mut reader, at, &header);
         }
     }
 
@@ -49,12 +61,11 @@ impl Checker<'_, '_> {
     fn pass_over_log(&mut self, reader: &mut LogReader<'_, '_>, at: BlockNr, header: &LogHeader) {
         let segment = reader.segment_of(at);
         let blocks = at..at.plus(header.nblocks.into());
-        self.foreign.insert(at);
-        self.logs.retain(|log| log.start != at);
-        self.unproved.retain(|unproved| unproved.log != at);
-        self.counts.logs -= 1;
-        let mut others = self.logs.iter().filter(|log| reader.segment_of(log.start) == segment);
-        let other = others.next().map(|log| log.start);
+        let after = self.logs.partition_point(|log| log.start < at);
+        let mut beside = [after.checked_sub(1), Some(after)].into_iter().flatten();
+        let other = beside.find_map(|nth| {
+            self.logs.get(nth).map(|log| log.start).filter(|it| reader.segment_of(*it) == segment)
+        });
         let neighbour = other.and_then(|at| Some(read_log(reader, at).ok()?.0));
         let start = self.volume.geometry.segment_start(segment);
         if let Some(owners) =
