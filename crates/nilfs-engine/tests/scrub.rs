@@ -402,7 +402,7 @@ fn a_sound_volume_has_no_damage_while_somebody_writes_and_cleans() {
             freed += fs.clean(&run).unwrap();
             fs.sync().unwrap();
         }
-        // What an fsync has written is to be recovered by whoever looks from outside.
+        // A scrub from outside has to recover this fsync.
         fs.write(&warm, 0, &pattern(written, BLOCK as usize)).unwrap();
         fs.sync_file(&warm).unwrap();
         ControlFlow::Continue(())

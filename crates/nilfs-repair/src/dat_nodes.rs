@@ -1,5 +1,5 @@
-//! Blocks and nodes of the DAT that are in use. They have no lives: whatever a log has written may have been written again
-//! since, with another first key, or have become a part of a neighbour.
+//! Blocks and nodes of the DAT that are in use. The DAT keeps no lifetimes of its own blocks: what one log has written,
+//! a later one may have written again, with another first key, or as a part of a neighbour.
 //!
 //! Nodes of one level that are in use at the same time share no key. So of two that do, the one counts that was
 //! written last.

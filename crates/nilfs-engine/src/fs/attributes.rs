@@ -24,7 +24,7 @@ mod flags {
         0x1 | 0x2 | 0x4 | 0x8 | 0x40 | 0x80 | 0x200 | 0x400 | 0x8000 | 0x1_0000;
     /// The one of them that only a directory keeps.
     pub(super) const DIRECTORY_ONLY: u32 = 0x1_0000;
-    /// Those of them that files keep which are neither regular nor directories.
+    /// Flags among them that a file keeps which is neither regular nor a directory.
     pub(super) const ANY_FILE: u32 = 0x40 | 0x80;
     /// Flags that a user may set: immutable, append-only, no dump, no atime, not compressed, no tail
     /// merging. The first two are heeded here, the third is for others to read, and no file has what the

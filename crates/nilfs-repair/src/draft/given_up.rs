@@ -30,7 +30,7 @@ impl Draft {
         logs.map(|mut logs| logs.proved_targets(misled, &lacking)).unwrap_or_default()
     }
 
-    /// What is changed where a name is to be taken out. `None` if it stays.
+    /// Returns the change that takes a name out; `None` if the name stays.
     pub(super) fn instead_of_name(
         &mut self,
         at: Position,
