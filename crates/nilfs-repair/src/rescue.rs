@@ -10,7 +10,7 @@ use jiff::tz::TimeZone;
 use nilfs_check::{CheckError, Correction, Finding, Report, Rule};
 use nilfs_device::Device;
 use nilfs_engine::scan::{FoundLog, Scan, SuperRootLog};
-use nilfs_engine::{Error, Volume};
+use nilfs_engine::{Error, Verify, Volume};
 use nilfs_ondisk::geometry::secondary_superblock;
 use nilfs_ondisk::summary::SR;
 use nilfs_ondisk::superblock::{LogCursor, RawSuperblock, STATE_VALID, Superblock};
@@ -340,7 +340,7 @@ fn go_on_from(
 /// How many of the logs after a checkpoint a mount goes through to roll forward what fsyncs have written.
 fn rolled_forward(draft: &Draft, root: LogCursor, logs: &[FoundLog]) -> usize {
     let device = Arc::clone(&draft.device) as Arc<dyn Device>;
-    let Ok(volume) = Volume::open(device) else { return 0 };
+    let Ok(volume) = Volume::open_with(device, Verify::Rescue) else { return 0 };
     let plan = volume.recovery_plan().ok().filter(|_| volume.last_log() == root);
     let last = plan.and_then(|plan| plan.applied.last().map(|log| log.start));
     let last = last.and_then(|last| logs.iter().position(|log| log.start == last));

@@ -4,15 +4,18 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nilfs_check::{Options, Rule, Severity};
+use nilfs_device::MemoryDevice;
 use nilfs_engine::{Cno, ManualRun, NewInode};
-use nilfs_ondisk::Seq;
+use nilfs_ondisk::crc::BlockSum;
 use nilfs_ondisk::inode::S_IFREG;
-use nilfs_ondisk::summary::SR;
+use nilfs_ondisk::summary::{BlockInfo, FileInfo, LOGBGN, LogHeader, NewLog, SR, encode_summary};
+use nilfs_ondisk::{FileBlock, Ino, Seq, VBlockNr};
 use nilfs_repair::Risk;
-use support::{BLOCK_SIZES, Image, LogAt, Patient, content, formatted, mount};
+use support::{BLOCK_SIZES, Image, LogAt, Patient, content, formatted, mount, present};
 
 /// Files of different lengths, some of which were fsynced, and checkpoints between them.
 fn written(block_size: u64) -> Image {
@@ -130,6 +133,70 @@ fn the_summary_of_an_earlier_use_of_the_segment_is_not_believed() {
         assert!(content(&patient.bytes()) == whole, "segment {segment}");
     }
     assert!(stale > 3, "{stale} segments");
+}
+
+/// Fsyncs were given up whose metadata is not what the summary of an earlier use of the segment says.
+#[test]
+fn fsyncs_are_kept_where_such_a_summary_contradicts_their_metadata() {
+    let device = formatted(8 << 20, 1024, 64);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    let new = NewInode { mode: S_IFREG | 0o644, uid: 0, gid: 0, rdev: Default::default() };
+    let mut files = Vec::new();
+    let create = |files: &mut Vec<_>| {
+        let name = format!("file {}", files.len());
+        files.push(fs.create(&root, name.as_bytes(), &new).unwrap().inode);
+    };
+    // Blocks of inodes of their own for each checkpoint.
+    let checkpoint = |files: &mut Vec<_>| {
+        (0..16).for_each(|_| create(files));
+        let cno = fs.commit().unwrap().0;
+        let logs = Image::from(device.snapshot()).logs().into_iter();
+        let of_it = |log: &LogAt| log.header.cno.0 == cno && log.header.has(SR);
+        logs.filter(of_it).max_by_key(|log| log.header.seq).unwrap()
+    };
+    let named = loop {
+        let log = checkpoint(&mut files);
+        if log.block.0.is_multiple_of(64) && log.header.has(LOGBGN) {
+            break log;
+        }
+    };
+    checkpoint(&mut files);
+    for file in files[..files.len() - 16].iter().rev().take(16) {
+        fs.write(file, 0, b"synced").unwrap();
+        fs.sync_file(file).unwrap();
+    }
+    let expected = present(&*fs);
+    let mut image = Image::from(device.snapshot());
+    let LogHeader { seq, cno, create, next, .. } = named.header;
+    image.edit_superblocks(|raw| {
+        raw.s_last_pseg.set(named.block.0);
+        raw.s_last_seq.set(seq.0);
+        raw.s_last_cno.set(cno.0);
+    });
+    let size = image.geometry().block_size;
+    let earlier = NewLog {
+        flags: named.header.flags,
+        seq: Seq(seq.0 - 1),
+        create,
+        next,
+        cno: Cno(1),
+        summary_blocks: named.header.summary_blocks(size),
+        block_sums: true,
+    };
+    let blocks =
+        (1000..).map(|nr| BlockInfo::Data { vblocknr: VBlockNr(nr), offset: FileBlock(nr) });
+    let sums = named.sums.unwrap().len();
+    let file = FileInfo { ino: Ino(100), cno: Cno(1), blocks: blocks.take(sums - 1).collect() };
+    let other = vec![BlockSum::of(&[0x5a; 1024]); sums];
+    let seed = image.superblock.crc_seed();
+    let summary = encode_summary(&earlier, &[file], &[], &other, size, seed);
+    image.bytes[named.block.0 as usize * 1024..][..summary.len()].copy_from_slice(&summary);
+    let patient = Patient::new(image);
+    let plan = patient.heal_but_for(Severity::Warning);
+    assert_eq!(plan.risk(), Risk::Safe, "{:?}", plan.repairs);
+    let healed = mount(&Arc::new(MemoryDevice::from(patient.bytes())));
+    assert!(present(&*healed) == expected, "{:?}", plan.repairs);
 }
 
 /// An older super root over the newest one was believed: `fsck -p` said "repaired" of a volume that was empty then.
