@@ -435,10 +435,14 @@ impl Checker<'_, '_> {
                     continue;
                 }
             };
-            let next = match at == self.newest.log {
+            let newest = self.newest.log;
+            let next = match at == newest {
                 true => None,
                 false => self.next_log(reader, at..end, previous.as_ref()),
             };
+            // The newest log is there, whatever its summary says.
+            let newest = Some(newest).filter(|newest| at < *newest && *newest < end);
+            let next = next.into_iter().chain(newest).min();
             let blocks = at..next.unwrap_or(end);
             at = blocks.end;
             pieces.push(Piece::Gap { blocks, fault });
