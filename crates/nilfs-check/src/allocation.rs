@@ -73,6 +73,13 @@ impl Groups {
         bitmap.is_some_and(|bitmap| test_bit(&bitmap.bits, bit))
     }
 
+    /// The first bitmap of a file in which the entries before `first_free` are always in use, if none of them is: it
+    /// is not what was written there.
+    pub(crate) fn lost_bitmap(&self, first_free: u64) -> Option<Leaf> {
+        let is_lost = (0..first_free).all(|entry| !self.is_allocated(entry));
+        self.bitmaps.get(&0).filter(|_| is_lost).map(|bitmap| bitmap.leaf)
+    }
+
     /// The bits of a group; none if it has no bitmap.
     pub(crate) fn bits(&self, group: u64) -> &[u8] {
         self.bitmaps.get(&group).map_or(&[], |bitmap| &bitmap.bits)

@@ -313,6 +313,24 @@ impl Checker<'_, '_> {
         inos.into_iter().filter_map(changed).collect()
     }
 
+    /// The inodes of files in a block that have links, and numbers that are not in use.
+    pub(crate) fn forgotten_inodes(&self, groups: &Groups, block: &ChangedBlock) -> Vec<Ino> {
+        let bytes = block.new.and_then(|leaf| self.volume.block(leaf.block).ok());
+        let bytes = bytes.as_deref().unwrap_or_default();
+        let slots = bytes.chunks_exact(self.volume.geometry.inode_size);
+        let inodes = (block.first..=u64::MAX).map(Ino).zip(slots);
+        let is_forgotten = |slot: &[u8]| {
+            let inode = RawInode::parse(slot).ok();
+            inode.is_some_and(|it| it.i_links_count.get() > 0 && it.file_type().is_ok())
+        };
+        inodes
+            .filter(|(ino, slot)| {
+                *ino >= Ino::FIRST_USER && !groups.is_allocated(ino.0) && is_forgotten(slot)
+            })
+            .map(|(ino, _)| ino)
+            .collect()
+    }
+
     /// Where the inode of a number is, or was.
     pub(crate) fn inode_at(&self, files: &Files, ino: Ino) -> Option<Position> {
         let (block, nth) = files.groups.entry_block(ino.0)?;

@@ -80,15 +80,7 @@ impl Checker<'_, '_> {
         let changes =
             self.change_allocation(file, Arc::make_mut(&mut files.groups), leaves, tree.whole);
         if changes.bitmaps.contains_key(&0) || present {
-            for reserved in (0..Ino::FIRST_USER.0).filter(|ino| !files.groups.is_allocated(*ino)) {
-                self.error(Rule::Allocation, file.place(), || {
-                    format!("the reserved inode {reserved} is not allocated")
-                })
-                .corrected_by(match files.groups.set_allocated(reserved, true) {
-                    None => inode_at.map(|at| file.unmapped(at)),
-                    allocated => allocated,
-                });
-            }
+            self.check_reserved(file, &files.groups);
         }
         let blocks = files.changed_blocks(&changes);
         let mut touched = Vec::new();
@@ -192,13 +184,40 @@ impl Checker<'_, '_> {
         }
     }
 
+    /// Whether the numbers are in use that always are.
+    fn check_reserved(&mut self, ifile: FileAt, groups: &Groups) {
+        if let Some(bitmap) = groups.lost_bitmap(Ino::FIRST_USER.0) {
+            let anew = self.anew(ifile, &bitmap);
+            let place = ifile.place().file_block(bitmap.key).block(bitmap.block);
+            self.error(Rule::Allocation, place, || {
+                "the bitmap has none of the bits that are always set: it is not what was written"
+                    .into()
+            })
+            .corrected_by([anew]);
+            return;
+        }
+        for reserved in (0..Ino::FIRST_USER.0).filter(|ino| !groups.is_allocated(*ino)) {
+            self.error(Rule::Allocation, ifile.place(), || {
+                format!("the reserved inode {reserved} is not allocated")
+            })
+            .corrected_by(match groups.set_allocated(reserved, true) {
+                None => ifile.inode_at.map(|at| ifile.unmapped(at)),
+                allocated => allocated,
+            });
+        }
+    }
+
     /// Judges the inodes in a block that differ.
     fn judge_block(&mut self, changed: &ChangedInodes, block: &ChangedBlock) -> Vec<JudgedInode> {
         let inodes = self.changed_inodes(&changed.groups, &changed.changes, block);
+        // A block of which no inode is in use is there all the same.
         if let Some(leaf) = &block.new
-            && inodes.iter().any(|inode| inode.new == Slot::Unreadable)
+            && inodes.iter().all(|inode| matches!(inode.new, Slot::Unreadable | Slot::Free))
         {
             self.read_leaf(changed.file, leaf);
+        }
+        if changed.file.present && changed.groups.lost_bitmap(Ino::FIRST_USER.0).is_none() {
+            self.check_forgotten(changed.file, &changed.groups, block);
         }
         let judge = |ChangedInode { ino, new, .. }| {
             let change = changed.directories.get(&ino).cloned().unwrap_or_default();
@@ -214,6 +233,16 @@ impl Checker<'_, '_> {
             JudgedInode { ino, facts, content, is_unreadable }
         };
         inodes.into_iter().map(judge).collect()
+    }
+
+    /// Finds the files of the present in a block that are there by their links, but not by the bits of their numbers.
+    fn check_forgotten(&mut self, ifile: FileAt, groups: &Groups, block: &ChangedBlock) {
+        for ino in self.forgotten_inodes(groups, block) {
+            self.error(Rule::Allocation, ifile.place(), || {
+                format!("inode {ino} has links, but its number is not in use")
+            })
+            .corrected_by(groups.set_allocated(ino.0, true));
+        }
     }
 
     fn check_counts(
