@@ -416,9 +416,16 @@ impl View {
         if !ino.is_of_user() {
             return Err(Error::Stale);
         }
-        let inode = self.raw_inode(ino)?;
+        let missing = || match ino {
+            Ino::ROOT => Error::missing(format_args!("the root directory")),
+            _ => Error::Stale,
+        };
+        let inode = match self.raw_inode(ino) {
+            Err(Error::Stale) => return Err(missing()),
+            inode => inode?,
+        };
         if inode.i_links_count.get() == 0 {
-            return Err(Error::Stale);
+            return Err(missing());
         }
         inode.file_type().map_err(|source| Error::bad_inode(ino, source))?;
         Ok(inode)
