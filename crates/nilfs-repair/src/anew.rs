@@ -145,13 +145,17 @@ impl Anew<'_> {
 
     /// Whether a block is there that all of a part's checkpoints have.
     pub(crate) fn lives(&mut self, logged: &Logged, part: &Part) -> bool {
-        let Some(vblock) = logged.info.vblock() else { return part.ino == Ino::DAT };
-        let entry = self.dat.as_mut().and_then(|dat| dat.entry(vblock));
-        entry.is_some_and(|entry| {
-            entry.block == logged.block
-                && entry.start <= part.life.start
-                && entry.end >= part.life.end
-        })
+        if logged.info.vblock().is_none() {
+            return part.ino == Ino::DAT;
+        }
+        let life = self.life_of(logged);
+        life.is_some_and(|life| life.start <= part.life.start && life.end >= part.life.end)
+    }
+
+    /// Returns the checkpoints that have a block, if it is there.
+    pub(crate) fn life_of(&mut self, logged: &Logged) -> Option<Range<Cno>> {
+        let entry = self.dat.as_mut()?.entry(logged.info.vblock()?)?;
+        (entry.block == logged.block).then_some(entry.start..entry.end)
     }
 
     /// What is one level below a part of a file, by first keys. Of two at the same place, the one
@@ -218,10 +222,8 @@ impl Anew<'_> {
 
     fn node(&mut self, block: BlockNr, part: &Part) -> Option<Replacement> {
         let mut children = self.children(part);
-        if part.level == 2 {
-            let lost = self.lost_leaf((block, part), &children);
-            children.extend(lost);
-            children.sort_unstable();
+        if part.level > 1 {
+            children = self.with_lost_nodes(Some(block), part, children).0;
         }
         if !(1..=max_children(self.geometry.block_size)).contains(&children.len()) {
             return None;
@@ -232,50 +234,122 @@ impl Anew<'_> {
         Some(Replacement::new(Position { block, offset: 0 }, bytes, Risk::Safe, action))
     }
 
-    /// The one leaf of a node that cannot be read either: it has the blocks that no other one has.
-    fn lost_leaf(&mut self, (node, part): (BlockNr, &Part), children: &[Entry]) -> Option<Entry> {
-        let logged = self.logged;
-        let is_lost = |this: &mut Self, it: &Logged| {
-            it.block != node
-                && this.lives(it, part)
-                && (1..LEVEL_MAX).all(|level| this.key_of(it, level).is_none())
-        };
-        let mut lost = logged.nodes(part.ino).iter().filter(|it| is_lost(self, it));
-        let leaf = lost.next()?;
-        if lost.next().is_some() {
-            return None;
+    /// Adds to the nodes one level below a part as many of those that cannot be read as there must be. Which of them
+    /// has had what is no matter: each will be made anew. Of the others, those stay that have no older blocks than
+    /// there are, because the end of a life is told by the DAT alone. Returns the lost nodes that are left, too.
+    fn with_lost_nodes(
+        &mut self,
+        but_for: Option<BlockNr>,
+        part: &Part,
+        nodes: Vec<Entry>,
+    ) -> (Vec<Entry>, Vec<VBlockNr>) {
+        if part.ino == Ino::DAT {
+            return (nodes, Vec::new());
         }
-        let vblock = leaf.info.vblock()?;
-        let mut data = self.children(&Part { level: 1, ..part.clone() });
+        let level = part.level - 1;
+        let newest: BTreeMap<_, _> =
+            self.children(&Part { level, ..part.clone() }).into_iter().collect();
+        let is_newest = |(key, pointer): &Entry| newest.get(key).is_none_or(|it| it == pointer);
         let mut held = BTreeSet::new();
-        for (_, pointer) in children {
-            let entry = self.dat.as_mut()?.entry(VBlockNr(*pointer))?;
-            held.extend(Node::parse(&self.read(entry.block)?, 1).ok()?.entries());
-        }
-        data.retain(|entry| !held.contains(entry));
-        let (first, last) = (data.first()?.0, data.last()?.0);
-        let is_one = children.iter().all(|(key, _)| !(first..=last).contains(key));
-        (is_one && data.len() <= max_children(self.geometry.block_size))
-            .then_some((first, vblock.0))
-    }
-
-    /// The root of a file's map: above the highest nodes there are.
-    pub(crate) fn root(&mut self, part: &Part) -> Option<Root> {
-        for level in (2..LEVEL_MAX).rev() {
-            let nodes = self.children(&Part { level, ..part.clone() });
-            if !nodes.is_empty() {
-                let fits = nodes.len() <= ROOT_MAX_CHILDREN;
-                return fits.then_some(Root::Tree { level, entries: nodes });
+        let mut all = BTreeMap::new();
+        for (key, pointer) in &nodes {
+            let below = self.entries_of(*pointer, level).unwrap_or_default();
+            if below.iter().all(is_newest) {
+                held.extend(below);
+                all.insert(*key, *pointer);
             }
         }
-        let data = self.children(&Part { level: 1, ..part.clone() });
-        if data.iter().any(|(key, _)| *key >= DIRECT_POINTERS as u64) {
-            let fits = data.len() <= ROOT_MAX_CHILDREN;
-            return fits.then_some(Root::Tree { level: 1, entries: data });
+        let mut lost = self.lost_nodes(but_for, part);
+        let most = max_children(self.geometry.block_size);
+        let mut firsts = Vec::new();
+        let (mut before, mut count) = (None, 0);
+        for (key, _) in newest.into_iter().filter(|entry| !held.contains(entry)) {
+            let goes_on = before.is_some_and(|last| all.range(last..key).next().is_none());
+            if !goes_on || count == most {
+                firsts.push(key);
+                count = 0;
+            }
+            (before, count) = (Some(key), count + 1);
         }
-        let mut pointers = [0; DIRECT_POINTERS];
-        data.iter().for_each(|(key, pointer)| pointers[*key as usize] = *pointer);
-        Some(Root::Direct(pointers))
+        if firsts.is_empty() || firsts.len() > lost.len() {
+            return (nodes, lost);
+        }
+        let left = lost.split_off(firsts.len());
+        all.extend(firsts.into_iter().zip(lost.iter().map(|vblock| vblock.0)));
+        (all.into_iter().collect(), left)
+    }
+
+    /// The nodes of a file, but for one, that cannot be read, and to which no other one leads.
+    fn lost_nodes(&mut self, but_for: Option<BlockNr>, part: &Part) -> Vec<VBlockNr> {
+        let (mut lost, mut held) = (Vec::new(), BTreeSet::new());
+        for node in self.logged.nodes(part.ino) {
+            if Some(node.block) == but_for || !self.lives(node, part) {
+                continue;
+            }
+            let Some(vblock) = node.info.vblock() else { continue };
+            let level = (1..LEVEL_MAX).find(|level| self.key_of(node, *level).is_some());
+            match level.map(|level| self.entries_of(vblock.0, level).unwrap_or_default()) {
+                None => lost.push(vblock),
+                Some(entries) if level > Some(1) => {
+                    held.extend(entries.into_iter().map(|(_, pointer)| VBlockNr(pointer)));
+                }
+                Some(_) => {}
+            }
+        }
+        if but_for.is_some() {
+            held.extend(self.held_by_root(part));
+        }
+        lost.retain(|vblock| !held.contains(vblock));
+        lost
+    }
+
+    /// The nodes to which the root of a file's map leads, if that is known.
+    fn held_by_root(&self, part: &Part) -> Vec<VBlockNr> {
+        let inode = self.inode_as_of(part.ino, part.life.start).filter(|_| part.ino.is_of_user());
+        match inode.and_then(|inode| Root::parse(&inode.i_bmap).ok()) {
+            Some(Root::Tree { entries, .. }) => {
+                entries.into_iter().map(|(_, pointer)| VBlockNr(pointer)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The entries of a node with a virtual number.
+    fn entries_of(&mut self, vblock: u64, level: u8) -> Option<Vec<Entry>> {
+        let entry = self.dat.as_mut()?.entry(VBlockNr(vblock))?;
+        let bytes = self.read(entry.block)?;
+        Some(Node::parse(&bytes, level).ok()?.entries().collect())
+    }
+
+    /// The root of a file's map: above the highest nodes there are, and those that cannot be read.
+    pub(crate) fn root(&mut self, part: &Part) -> Option<Root> {
+        let data = self.children(&Part { level: 1, ..part.clone() });
+        let nodes_of = |this: &mut Self, level| {
+            let part = Part { level, ..part.clone() };
+            this.children(&part)
+        };
+        let top = (2..LEVEL_MAX).rev().find(|level| !nodes_of(self, *level).is_empty());
+        if top.is_none() && data.iter().all(|(key, _)| *key < DIRECT_POINTERS as u64) {
+            let mut pointers = [0; DIRECT_POINTERS];
+            data.iter().for_each(|(key, pointer)| pointers[*key as usize] = *pointer);
+            return Some(Root::Direct(pointers));
+        }
+        if top.is_none() && data.len() <= ROOT_MAX_CHILDREN {
+            return Some(Root::Tree { level: 1, entries: data });
+        }
+        let level = top.unwrap_or(2);
+        let nodes = nodes_of(self, level);
+        let part = Part { level, ..part.clone() };
+        let (entries, mut left) = self.with_lost_nodes(None, &part, nodes);
+        if (1..=ROOT_MAX_CHILDREN).contains(&entries.len()) {
+            return Some(Root::Tree { level, entries });
+        }
+        let groups = entries.chunks(max_children(self.geometry.block_size));
+        let above = groups.map_while(|group| Some((group.first()?.0, left.pop()?.0)));
+        let above: Vec<Entry> = above.collect();
+        let has_all = above.len() * max_children(self.geometry.block_size) >= entries.len();
+        let fits = has_all && (1..=ROOT_MAX_CHILDREN).contains(&above.len());
+        fits.then_some(Root::Tree { level: level + 1, entries: above })
     }
 
     /// A pointer that leads to what belongs there, or that is taken out.
@@ -481,7 +555,8 @@ impl Anew<'_> {
         let (before, mut after): (Vec<&Logged>, Vec<_>) =
             all.filter(|it| it.block != block).partition(|it| it.since <= then);
         after.reverse();
-        before.into_iter().chain(after).filter_map(|it| Some((it.since, self.read(it.block)?)))
+        let all = before.into_iter().chain(after);
+        all.filter_map(|it| Some((it.since, self.read_as_written(it.block)?)))
     }
 
     fn older(&self, block: BlockNr, part: &Part) -> Option<(Cno, Vec<u8>)> {
@@ -525,7 +600,7 @@ impl Anew<'_> {
     fn as_of(&self, ino: Ino, key: u64, cno: Cno) -> Option<Vec<u8>> {
         let versions = self.logged.data(ino, key, key.checked_add(1)).iter();
         let then = versions.filter(|it| it.since <= cno);
-        self.read(then.max_by_key(|it| (it.since, it.written))?.block)
+        self.read_as_written(then.max_by_key(|it| (it.since, it.written))?.block)
     }
 
     /// A block of the names and notes of snapshots. The first one says what all of them have: without
@@ -559,7 +634,7 @@ impl Anew<'_> {
             let then = self.inode_as_of(part.ino, it.since);
             it.block != at.block && then.is_some_and(|then| identity(&then) == identity(link))
         });
-        if let Some(copy) = copies.filter_map(|it| self.read(it.block)).find(is_target) {
+        if let Some(copy) = copies.filter_map(|it| self.read_as_written(it.block)).find(is_target) {
             let action = "take the target of the link from another copy of the block";
             return Some(Replacement::new(at, copy, Risk::Loses, action));
         }
@@ -591,7 +666,7 @@ impl Anew<'_> {
         // Of those with the same beginning, one was moved, or synced again.
         let newer = others.filter(|it| part.life.end <= now && it.since >= part.life.end);
         let newer = newer.min_by_key(|it| (it.since, Reverse(it.written)));
-        let read = |it: &Logged| self.read(it.block);
+        let read = |it: &Logged| self.read_as_written(it.block);
         let versions = salvage::Versions {
             found,
             doubtful,

@@ -116,7 +116,7 @@ impl Anew<'_> {
             if let Some(key) = logged.offset()
                 && !newest.contains_key(&key)
             {
-                newest.insert(key, self.read(logged.block));
+                newest.insert(key, self.read_as_written(logged.block));
             }
         }
         newest.into_iter().filter_map(|(key, bytes)| Some((key, bytes?))).collect()

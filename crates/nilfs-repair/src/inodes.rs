@@ -57,9 +57,11 @@ impl Anew<'_> {
         let layout = Palloc::new(self.geometry.block_size, self.geometry.inode_size);
         let bit = layout.bit(ino.0);
         let bitmaps = self.logged.data(Ino::IFILE, bit.block.0, bit.block.0.checked_add(1)).iter();
-        let mut bitmaps = bitmaps.filter(|it| it.since > between.start && it.since <= between.end);
+        let bitmaps = bitmaps.filter(|it| it.since > between.start && it.since <= between.end);
         ino.is_of_user()
-            && bitmaps.any(|it| self.read(it.block).is_some_and(|bytes| !test_bit(&bytes, bit.bit)))
+            && bitmaps
+                .filter_map(|it| self.read_as_written(it.block))
+                .any(|it| !test_bit(&it, bit.bit))
     }
 
     /// Whether an fsync after the newest checkpoint has a file of another generation.

@@ -31,11 +31,13 @@ impl Anew<'_> {
             let key = layout.entry(in_block).block.0;
             let versions = self.logged.data(Ino::IFILE, key, key.checked_add(1)).iter();
             let mut versions = versions.filter(|it| it.since <= part.life.start).peekable();
-            if versions.peek().is_some_and(|newest| self.read(newest.block).is_none()) {
+            if versions.peek().is_some_and(|newest| self.read_as_written(newest.block).is_none()) {
                 lost.insert(key);
             }
             // Where the inodes are lost as well, they will be made anew of the version that is left.
-            let Some(block) = versions.find_map(|it| self.read(it.block)) else { continue };
+            let Some(block) = versions.find_map(|it| self.read_as_written(it.block)) else {
+                continue;
+            };
             let slots = block.chunks_exact(self.geometry.inode_size);
             for (ino, slot) in (in_block..=u64::MAX).zip(slots) {
                 let inode = RawInode::parse(slot).ok();
@@ -77,10 +79,7 @@ impl Anew<'_> {
 
     /// Whether a block is there that one of these checkpoints has.
     fn lives_within(&mut self, logged: &Logged, life: &Range<Cno>) -> bool {
-        let entry = logged.info.vblock().and_then(|vblock| self.dat.as_mut()?.entry(vblock));
-        entry.is_some_and(|it| {
-            it.block == logged.block && it.start < life.end && it.end > life.start
-        })
+        self.life_of(logged).is_some_and(|it| it.start < life.end && it.end > life.start)
     }
 }
 
