@@ -154,9 +154,8 @@ impl<'v, 'd> Checker<'v, 'd> {
         self.find_changed_metadata();
         self.report_unproved(&checkpoints, left_out == 0);
         self.report_undescribed(&checkpoints, left_out == 0);
-        let newest = self.newest.cno;
-        let past = |cno| checkpoints.past(cno, newest);
-        let report = self.findings.into_report(self.newest.cursor(), self.counts, past);
+        let past = checkpoints.all_past(self.newest.cno);
+        let report = self.findings.into_report(self.newest.cursor(), self.counts, &past);
         Report { changed_metadata: self.changed_metadata, ..report }
     }
 

@@ -55,6 +55,12 @@ impl CheckpointTable {
         Some(PastCheckpoint { flags, is_snapshot: entry.is_snapshot() })
     }
 
+    /// The valid checkpoints that are older than the newest.
+    pub(crate) fn all_past(&self, newest: Cno) -> BTreeMap<Cno, PastCheckpoint> {
+        let numbers = self.entries.keys();
+        numbers.filter_map(|cno| Some((*cno, self.past(*cno, newest)?))).collect()
+    }
+
     fn snapshots(&self) -> impl Iterator<Item = (Cno, &RawCheckpoint)> {
         self.entries.iter().filter(|(_, entry)| entry.is_snapshot()).map(|(cno, e)| (*cno, e))
     }

@@ -304,7 +304,9 @@ pub struct Report {
     pub newest_log: LogCursor,
     /// What there is on the volume.
     pub counts: Counts,
-    /// The checkpoints of the past in which errors were found, and whose entries are there.
+    /// The checkpoints of the past whose entries are there.
+    pub past: BTreeSet<Cno>,
+    /// Those in which errors were found.
     pub faulty_past: BTreeMap<Cno, PastCheckpoint>,
     /// Blocks of metadata that were read and are not what was written, with the checksums that their logs have
     /// of them.
@@ -502,18 +504,19 @@ impl Findings {
         self.kept.is_empty()
     }
 
-    /// Makes a report of all this. `past` returns the checkpoint of the past with a number.
+    /// Makes a report of all this, given the checkpoints of the past.
     pub(crate) fn into_report(
         self,
         newest_log: LogCursor,
         counts: Counts,
-        past: impl Fn(Cno) -> Option<PastCheckpoint>,
+        past: &BTreeMap<Cno, PastCheckpoint>,
     ) -> Report {
         let mut findings: Vec<Finding> = self.kept.into_values().flatten().collect();
         findings.sort_by_key(|finding| Reverse(finding.severity));
         let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
         let faulty: BTreeSet<Cno> = errors.filter_map(|error| error.place.checkpoint).collect();
-        let faulty_past = faulty.into_iter().filter_map(|cno| Some((cno, past(cno)?))).collect();
+        let of_past = |cno| past.get(&cno).map(|it| (cno, *it));
+        let faulty_past = faulty.into_iter().filter_map(of_past).collect();
         Report {
             findings,
             repeated: self.repeated,
@@ -521,6 +524,7 @@ impl Findings {
             newest: newest_log.cno,
             newest_log,
             counts,
+            past: past.keys().copied().collect(),
             faulty_past,
             changed_metadata: BTreeMap::new(),
         }

@@ -2,10 +2,12 @@
 //! number says that this is the name, it leads there again, and nothing is lost.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use nilfs_check::{Part, Position};
 use nilfs_ondisk::dirent::{self, record_at};
-use nilfs_ondisk::inode::FileType;
+use nilfs_ondisk::inode::{FileType, RawInode};
+use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::{Cno, Ino, VBlockNr};
 
 use crate::anew::Anew;
@@ -70,13 +72,56 @@ impl Anew<'_> {
         let key = this.offset()?;
         let versions = self.logged.data(name.directory, key, key.checked_add(1)).iter();
         versions.filter(|it| it.since < this.since).find_map(|older| {
-            let block = self.read(older.block)?;
+            let block = self.read_as_written(older.block)?;
             let ino = salvage::named(&block, found.name).filter(|it| it.ino != found.ino)?.ino;
             let then = self.inode_as_of(ino, older.since)?;
             let now = self.inode_as_of(ino, self.newest.cno)?;
             let is_same =
                 then.i_generation == now.i_generation && now.file_type().ok() == found.file_type();
             is_same.then_some(ino)
+        })
+    }
+
+    /// Whether a name that leads nowhere in one checkpoint may be right in the newest one or in another of the `past`,
+    /// which have the block, too; or that checkpoint has another block.
+    pub(crate) fn may_be_right_but_for(
+        &mut self,
+        name: &MisledName,
+        cno: Cno,
+        past: &BTreeSet<Cno>,
+    ) -> bool {
+        let all = self.logged.of(name.directory);
+        let this = all.iter().find(|it| it.block == name.at.block).copied();
+        let Some(life) = this.and_then(|it| self.life_of(&it)) else { return true };
+        if !life.contains(&cno) || life.end == Cno::MAX {
+            return true;
+        }
+        let block = self.read(name.at.block);
+        let found = block.as_ref().and_then(|it| record_at(it, name.at.offset).ok());
+        found.is_none_or(|found| self.is_in_use(found.ino, (&life, cno), past))
+    }
+
+    /// Whether a file is there in one of these checkpoints that does not have its inode in common with `but_for`.
+    fn is_in_use(
+        &mut self,
+        ino: Ino,
+        (life, but_for): (&Range<Cno>, Cno),
+        past: &BTreeSet<Cno>,
+    ) -> bool {
+        let slot = Palloc::new(self.geometry.block_size, self.geometry.inode_size).entry(ino.0);
+        let key = slot.block.0;
+        let versions = self.logged.data(Ino::IFILE, key, key.checked_add(1)).to_vec();
+        versions.into_iter().any(|version| {
+            let Some(lives) = self.life_of(&version) else { return false };
+            let (start, end) = (lives.start.max(life.start), lives.end.min(life.end));
+            let is_there = start < end && past.range(start..end).next().is_some();
+            let inode = || {
+                let block = self.read_as_written(version.block)?;
+                RawInode::parse(block.get(slot.offset..)?).ok()
+            };
+            !lives.contains(&but_for)
+                && is_there
+                && inode().is_some_and(|inode| inode.i_links_count.get() > 0)
         })
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use nilfs_check::{Correction, Finding, Position, Report, Rule};
 use nilfs_ondisk::dirent::record_at;
-use nilfs_ondisk::{Cno, Geometry, Ino};
+use nilfs_ondisk::{Geometry, Ino};
 
 use super::{Draft, Made};
 use crate::logged::Wanted;
@@ -48,7 +48,7 @@ impl Draft {
             let made = Made { files, loss, ..Made::new(action.to_owned(), Risk::Loses) };
             return Some((bitmap, Some(bit), vec![1], made));
         }
-        if self.is_of_present_too(at, (finding, report)) {
+        if self.may_be_right_elsewhere(at, (finding, report)) {
             return None;
         }
         self.lost_names.extend(self.older_name(at, finding));
@@ -88,16 +88,15 @@ impl Draft {
         })
     }
 
-    /// Whether a name that leads nowhere in a checkpoint of the past is in a block that the newest one has, too, or
-    /// may have: there the name may be right.
-    fn is_of_present_too(&self, at: Position, (finding, report): (&Finding, &Report)) -> bool {
-        let is_past = finding.place.checkpoint.is_some_and(|cno| cno < report.newest);
-        let ends = || {
-            let logged = self.logged.of(finding.place.ino?);
-            let vblock = logged.iter().find(|it| it.block == at.block)?.info.vblock()?;
-            Some(self.dat(report.newest_log)??.entry(vblock)?.end)
+    /// Whether a name that leads nowhere in a checkpoint of the past may be right in another one.
+    fn may_be_right_elsewhere(&self, at: Position, (finding, report): (&Finding, &Report)) -> bool {
+        let Some(cno) = finding.place.checkpoint.filter(|cno| *cno < report.newest) else {
+            return false;
         };
-        is_past && ends().is_none_or(|end| end == Cno::MAX)
+        let Some(directory) = finding.place.ino else { return true };
+        let name = MisledName { at, directory };
+        let logs = self.logs(report.newest_log);
+        logs.is_none_or(|mut logs| logs.may_be_right_but_for(&name, cno, &report.past))
     }
 }
 
