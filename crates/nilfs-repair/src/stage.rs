@@ -106,15 +106,17 @@ impl Stage {
     }
 }
 
-/// Whether a finding is about what users see.
+/// Whether a finding is about what users see, or about which numbers of files are in use.
 fn is_of_files(finding: &Finding) -> bool {
-    matches!(
-        finding.rule,
-        Rule::Inode
-            | Rule::InodeSize
-            | Rule::InodeBlocks
-            | Rule::Directory
-            | Rule::DirectoryEntry
-            | Rule::LinkCount
-    )
+    let is_of_numbers = finding.rule == Rule::Allocation && finding.place.ino == Some(Ino::IFILE);
+    is_of_numbers
+        || matches!(
+            finding.rule,
+            Rule::Inode
+                | Rule::InodeSize
+                | Rule::InodeBlocks
+                | Rule::Directory
+                | Rule::DirectoryEntry
+                | Rule::LinkCount
+        )
 }
