@@ -94,8 +94,8 @@ pub(crate) struct Draft {
     pub(crate) uuid: [u8; 16],
     /// The logs that have corrected blocks.
     sealed: BTreeMap<BlockNr, LogHeader>,
-    /// How often what was corrected.
-    made: HashMap<(Position, Stage, Option<u8>), u8>,
+    /// How often what was corrected: what begins in a place, or of that a bit or the pointer with a key.
+    made: HashMap<(Position, Stage, Option<u64>), u8>,
     /// All logs, once they are asked for.
     scan: Option<Scan>,
     /// What they say about the blocks that are asked about.
@@ -653,7 +653,11 @@ impl Draft {
         if let Some(why) = self.is_immovable(at.block)? {
             return Ok(self.keep(finding, why));
         }
-        let times = self.made.entry((at, Stage::of(correction), bit)).or_default();
+        let part_of_it = match correction {
+            Correction::Pointer { part, .. } => Some(part.key),
+            _ => bit.map(u64::from),
+        };
+        let times = self.made.entry((at, Stage::of(correction), part_of_it)).or_default();
         if *times >= most_times(finding, report) {
             return Ok(None);
         }
