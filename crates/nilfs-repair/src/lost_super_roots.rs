@@ -2,7 +2,7 @@
 //! block maps of the DAT, the cpfile and the sufile, how many blocks these have, and a time. The summaries tell the
 //! blocks that were written of these files, and a checksum of the log whether the result is what was written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
 use nilfs_device::{Device, IoSlice};
@@ -10,17 +10,20 @@ use nilfs_engine::scan::{FoundLog, Scan};
 use nilfs_ondisk::bmap::{
     DIRECT_POINTERS, Entry, LEVEL_MAX, Node, ROOT_MAX_CHILDREN, ROOT_SIZE, Root,
 };
-use nilfs_ondisk::crc::{BlockSum, Verdict};
+use nilfs_ondisk::crc::{BlockSum, Crc, Verdict};
 use nilfs_ondisk::inode::RawInode;
 use nilfs_ondisk::summary::{BlockInfo, LogHeader, SR};
 use nilfs_ondisk::super_root::SuperRoot;
-use nilfs_ondisk::{BlockNr, Ino, VBlockNr};
+use nilfs_ondisk::{BlockNr, BlockSize, Ino, VBlockNr};
 use zerocopy::little_endian::U64;
 
 use crate::dat::{Dat, read};
-use crate::draft::{Draft, is_whole};
+use crate::draft::Draft;
 use crate::logged::blocks_of;
 use crate::{Concerned, Repair, Risk, superblocks};
+
+/// Blocks that may have been taken out of the DAT if its nodes are damaged: each number is tried.
+const MOST_TAKEN_OUT: u64 = 4096;
 
 /// Puts damaged super roots of a draft together, from the log on that a superblock names or, without a superblock,
 /// from the newest one that can be read. Returns whether there were any.
@@ -72,28 +75,31 @@ fn is_as_written(device: &dyn Device, scan: &Scan, log: &FoundLog) -> bool {
 enum Checksum<'a> {
     /// The checksum that the log has of the block.
     OfBlock(BlockSum),
-    /// The checksum of the log, and its other blocks.
-    OfLog { scan: &'a Scan, header: &'a LogHeader, others: Vec<u8> },
+    /// The checksum of the log, and that of its other blocks.
+    OfLog { header: &'a LogHeader, others: Crc, block_size: BlockSize },
 }
 
 impl<'a> Checksum<'a> {
-    fn of(device: &dyn Device, scan: &'a Scan, log: &'a FoundLog) -> Option<Self> {
+    fn of(device: &dyn Device, scan: &Scan, log: &'a FoundLog) -> Option<Self> {
         if let Some(sum) = sum_of(device, scan, log) {
             return Some(Self::OfBlock(sum));
         }
         let size = scan.geometry.block_size;
         let mut others = vec![0; (log.header.nblocks as usize - 1) * size.bytes()];
         device.read_at(log.start.0 * size.bytes64(), &mut others).ok()?;
-        Some(Self::OfLog { scan, header: &log.header, others })
+        let mut crc = Crc::new(scan.crc_seed);
+        crc.update(others.get(4..)?);
+        Some(Self::OfLog { header: &log.header, others: crc, block_size: size })
     }
 
     /// Whether this is the block of the super root.
     fn fits(&self, block: &[u8]) -> bool {
         match self {
             Self::OfBlock(sum) => sum.judge(block) == Verdict::Right,
-            Self::OfLog { scan, header, others } => {
-                let log = [others, block].concat();
-                is_whole(&log, header, scan.geometry.block_size, scan.crc_seed)
+            Self::OfLog { header, others, block_size } => {
+                let mut crc = others.clone();
+                crc.update(block);
+                header.verify_log(crc, *block_size).is_ok()
             }
         }
     }
@@ -128,6 +134,12 @@ fn last_of(log: &FoundLog) -> BlockNr {
     BlockNr(log.end().0 - 1)
 }
 
+/// The level of a block of a map, or of data, and its key there.
+type Place = (u8, u64);
+
+/// Tells where the block is to which a pointer leads.
+type FoundAt<'a> = dyn FnMut(u64) -> Option<BlockNr> + 'a;
+
 /// A block of a map, or of data, that was written after a super root.
 struct NewBlock {
     /// 0 is data.
@@ -135,6 +147,7 @@ struct NewBlock {
     /// Its place in the file, or that of the first block below it.
     key: u64,
     pointer: u64,
+    block: BlockNr,
 }
 
 /// A super root that is to be found from the one before it.
@@ -160,61 +173,72 @@ impl NextSuperRoot<'_> {
         by: WrittenBy,
         (log, checksum): (&FoundLog, &Checksum<'_>),
     ) -> Option<(SuperRoot, Vec<u8>)> {
-        let (old, new) = (&self.before, self.with_its_maps(by)?);
-        for nongc_ctime in [log.header.create, old.nongc_ctime] {
-            for durable_before in [false, true] {
-                let root = SuperRoot { nongc_ctime, durable_before, ..new };
-                let mut block = vec![0; self.scan.geometry.block_size.bytes()];
-                root.encode(&mut block, &self.scan.geometry, self.scan.crc_seed);
-                if checksum.fits(&block) {
-                    return Some((root, block));
+        let old = &self.before;
+        let mut dat = self.dat(Root::parse(&old.dat.i_bmap).ok()?);
+        let mut of_virtual = |inode, ino| {
+            let as_it_was = &mut |pointer| Some(dat.entry(VBlockNr(pointer))?.block);
+            self.changed(inode, (ino, by), as_it_was)?.first().copied()
+        };
+        let cpfile = of_virtual(&old.cpfile, Ino::CPFILE)?;
+        let sufile = of_virtual(&old.sufile, Ino::SUFILE)?;
+        let as_it_was = &mut |pointer| Some(BlockNr(pointer));
+        let mut block = vec![0; self.scan.geometry.block_size.bytes()];
+        for dat in self.changed(&old.dat, (Ino::DAT, by), as_it_was)? {
+            for nongc_ctime in [log.header.create, old.nongc_ctime] {
+                for durable_before in [false, true] {
+                    let root = SuperRoot { nongc_ctime, durable_before, dat, cpfile, sufile };
+                    root.encode(&mut block, &self.scan.geometry, self.scan.crc_seed);
+                    if checksum.fits(&block) {
+                        return Some((root, block));
+                    }
                 }
             }
         }
         None
     }
 
-    /// The super root before, with the maps and counts of blocks as they became.
-    fn with_its_maps(&self, by: WrittenBy) -> Option<SuperRoot> {
-        let old = &self.before;
-        let (old_dat, new_dat) = self.maps(&old.dat, Ino::DAT)?;
-        let counts = (self.count(&old_dat, None)?, self.count(&new_dat, None)?);
-        let dat = self.changed(&old.dat, (&new_dat, by), counts);
-        let mut dats = (self.dat(old_dat), self.dat(new_dat));
-        let mut of_virtual = |inode: &RawInode, ino| {
-            let (before, after) = self.maps(inode, ino)?;
-            let before_count = self.count(&before, Some(&mut dats.0))?;
-            let counts = (before_count, self.count(&after, Some(&mut dats.1))?);
-            Some(self.changed(inode, (&after, by), counts))
-        };
-        let cpfile = of_virtual(&old.cpfile, Ino::CPFILE)?;
-        let sufile = of_virtual(&old.sufile, Ino::SUFILE)?;
-        Some(SuperRoot { dat, cpfile, sufile, ..*old })
-    }
-
     fn dat(&self, root: Root) -> Dat<'_> {
         Dat::new(self.device, self.scan.geometry, root)
     }
 
-    /// The root of a map as it was and as it became.
-    fn maps(&self, inode: &RawInode, ino: Ino) -> Option<(Root, Root)> {
-        let before = Root::parse(&inode.i_bmap).ok()?;
-        let after = root_after(&before, &self.new_blocks(ino)?)?;
-        Some((before, after))
-    }
-
-    /// An inode with another map.
+    /// Lists what an inode may have become, the likeliest first. The blocks of its map are where `as_it_was` says.
     fn changed(
         &self,
         inode: &RawInode,
-        (map, by): (&Root, WrittenBy),
-        (before, after): (u64, u64),
-    ) -> RawInode {
+        (ino, by): (Ino, WrittenBy),
+        as_it_was: &mut FoundAt<'_>,
+    ) -> Option<Vec<RawInode>> {
+        let blocks = self.new_blocks(ino)?;
+        let before = Root::parse(&inode.i_bmap).ok()?;
+        let after = root_after(&before, &blocks)?;
+        let i_bmap = encoded(&after, &inode.i_bmap, by);
+        let (old, new) = self.counts((&before, &after), &blocks, as_it_was)?;
         let sectors = self.scan.geometry.block_size.sectors();
         // mkfs.nilfs2 counted blocks, so that the number is no multiple.
-        let blocks = inode.i_blocks.get().wrapping_sub(before.wrapping_mul(sectors));
-        let i_blocks = U64::new(blocks.wrapping_add(after.wrapping_mul(sectors)));
-        RawInode { i_bmap: encoded(map, &inode.i_bmap, by), i_blocks, ..*inode }
+        let others = inode.i_blocks.get().wrapping_sub(old.wrapping_mul(sectors));
+        let with = |count: u64| {
+            let i_blocks = U64::new(others.wrapping_add(count.wrapping_mul(sectors)));
+            RawInode { i_bmap, i_blocks, ..*inode }
+        };
+        Some(new.map(with).collect())
+    }
+
+    /// Counts the blocks that a map had, and may have: those to which it leads, or, where its nodes are damaged,
+    /// those that it had and the new ones in other places, but for some that were taken out.
+    fn counts(
+        &self,
+        (before, after): (&Root, &Root),
+        new: &[NewBlock],
+        as_it_was: &mut FoundAt<'_>,
+    ) -> Option<(u64, impl Iterator<Item = u64> + use<>)> {
+        let mut added: BTreeSet<Place> = new.iter().map(|it| (it.level, it.key)).collect();
+        let old = self.count(before, as_it_was, &mut |place| _ = added.remove(&place))?;
+        let written: HashMap<u64, BlockNr> = new.iter().map(|it| (it.pointer, it.block)).collect();
+        let mut as_it_is = |pointer| written.get(&pointer).copied().or_else(|| as_it_was(pointer));
+        let counted = self.count(after, &mut as_it_is, &mut |_| {});
+        let most = old + added.len() as u64;
+        let fewer = (most.saturating_sub(MOST_TAKEN_OUT)..=most).rev();
+        Some((old, counted.into_iter().chain(fewer)))
     }
 
     /// Returns the blocks that were written of a file, in the order of writing.
@@ -233,51 +257,57 @@ impl NextSuperRoot<'_> {
     fn new_block(&self, block: BlockNr, info: BlockInfo) -> Option<NewBlock> {
         Some(match info {
             BlockInfo::Data { vblocknr, offset } => {
-                NewBlock { level: 0, key: offset.0, pointer: vblocknr.0 }
+                NewBlock { level: 0, key: offset.0, pointer: vblocknr.0, block }
             }
-            BlockInfo::DatData { offset } => NewBlock { level: 0, key: offset.0, pointer: block.0 },
-            BlockInfo::DatNode { key, level } => NewBlock { level, key, pointer: block.0 },
+            BlockInfo::DatData { offset } => {
+                NewBlock { level: 0, key: offset.0, pointer: block.0, block }
+            }
+            BlockInfo::DatNode { key, level } => NewBlock { level, key, pointer: block.0, block },
             BlockInfo::Node { vblocknr } => {
                 let bytes = read(self.device, &self.scan.geometry, block)?;
                 let level = bytes[1];
                 let key = Node::parse(&bytes, level).ok().filter(|_| level > 0)?.key(0);
-                NewBlock { level, key, pointer: vblocknr.0 }
+                NewBlock { level, key, pointer: vblocknr.0, block }
             }
         })
     }
 
-    /// Counts the blocks of a map, with its nodes. Without a DAT, it is that of the DAT itself.
-    fn count(&self, root: &Root, mut dat: Option<&mut Dat<'_>>) -> Option<u64> {
-        let (mut level, mut pointers) = match root {
-            Root::Direct(pointers) => (0, pointers.iter().copied().filter(|it| *it != 0).collect()),
-            Root::Tree { level, entries } => (level - 1, pointers_of(entries.iter().copied())),
+    /// Counts the blocks of a map, with its nodes, which are where `found_at` says, and tells the place of each.
+    fn count(
+        &self,
+        root: &Root,
+        found_at: &mut FoundAt<'_>,
+        visit: &mut dyn FnMut(Place),
+    ) -> Option<u64> {
+        let (mut level, mut entries): (u8, Vec<Entry>) = match root {
+            Root::Direct(pointers) => {
+                (0, (0..).zip(*pointers).filter(|(_, pointer)| *pointer != 0).collect())
+            }
+            Root::Tree { level, entries } => (level - 1, entries.clone()),
         };
         let geometry = &self.scan.geometry;
         let most = geometry.nsegments * u64::from(geometry.blocks_per_segment);
-        let mut count = pointers.len() as u64;
-        while level > 0 {
-            let mut below: Vec<u64> = Vec::new();
-            for pointer in pointers {
-                let block = match &mut dat {
-                    Some(dat) => dat.entry(VBlockNr(pointer))?.block,
-                    None => BlockNr(pointer),
-                };
-                let bytes = read(self.device, &self.scan.geometry, block)?;
-                below.extend(pointers_of(Node::parse(&bytes, level).ok()?.entries()));
-                // Damaged nodes may lead in circles.
-                if count + below.len() as u64 > most {
-                    return None;
-                }
+        let mut count = 0;
+        loop {
+            count += entries.len() as u64;
+            // Damaged nodes may lead in circles.
+            if count > most {
+                return None;
             }
-            count += below.len() as u64;
-            (level, pointers) = (level - 1, below);
+            entries.iter().for_each(|(key, _)| visit((level, *key)));
+            if level == 0 {
+                return Some(count);
+            }
+            let mut below = Vec::new();
+            for (key, pointer) in entries {
+                let bytes = read(self.device, geometry, found_at(pointer)?)?;
+                let node = Node::parse(&bytes, level).ok()?;
+                node.validate(Some(key)).ok()?;
+                below.extend(node.entries());
+            }
+            (level, entries) = (level - 1, below);
         }
-        Some(count)
     }
-}
-
-fn pointers_of(entries: impl Iterator<Item = Entry>) -> Vec<u64> {
-    entries.map(|(_, pointer)| pointer).collect()
 }
 
 /// The program that has written a super root.

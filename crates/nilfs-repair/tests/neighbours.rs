@@ -4,15 +4,18 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nilfs_check::Severity;
 use nilfs_device::MemoryDevice;
-use nilfs_engine::{Filesystem, NewInode};
+use nilfs_engine::{Filesystem, ManualRun, NewInode};
 use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
 use nilfs_ondisk::palloc::Palloc;
+use nilfs_ondisk::summary::SR;
+use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Ino};
 use nilfs_repair::{Plan, Risk};
-use support::{Image, Patient, content, formatted, mount};
+use support::{Image, LogAt, Patient, content, formatted, mount};
 
 fn volume() -> Arc<MemoryDevice> {
     formatted(32 << 20, 4096, 256)
@@ -113,5 +116,71 @@ fn numbers_are_in_use_by_the_blocks_of_their_files_alone() {
     for name in ["/one", "/two", "/three", "/four", "/five", "/six"] {
         let is_there = healed.values().any(|file| *file == whole[name]);
         assert!(is_there, "{name} among {:?}", healed.keys());
+    }
+}
+
+/// A volume of small blocks, and so with nodes in its maps. Late checkpoints have cleaned much of the past away.
+fn with_nodes() -> Image {
+    let device = formatted(32 << 20, 1024, 256);
+    let fs = mount(&device);
+    let root = fs.root().unwrap().inode;
+    for round in 1..=5 {
+        let name = format!("{round}");
+        fs.create(&root, name.as_bytes(), &new(S_IFDIR | 0o755)).unwrap();
+        for nth in 1..=20 {
+            make(&fs, &format!("{name}/{nth}"), &[nth * round; 20_000]);
+        }
+        fs.commit().unwrap();
+    }
+    for name in ["2", "3", "4"] {
+        let emptied = fs.lookup(&root, name.as_bytes()).unwrap().inode;
+        for nth in 1..=20 {
+            fs.unlink(&emptied, format!("{nth}").as_bytes()).unwrap();
+        }
+    }
+    fs.commit().unwrap();
+    let everything = ManualRun { protection: Some(Duration::ZERO), ..ManualRun::default() };
+    fs.clean(&everything).unwrap();
+    fs.unmount().unwrap();
+    Image::from(device.snapshot())
+}
+
+/// The volume as it was after each of its checkpoints, and the log of that.
+fn history(image: &Image) -> Vec<(Image, LogAt)> {
+    let as_of = |log: &LogAt| {
+        let mut then = image.clone();
+        then.superblock.set_last_log(LogCursor {
+            block: log.block,
+            seq: log.header.seq,
+            cno: log.header.cno,
+        });
+        then.edit_superblocks(|_| {});
+        let size = then.block_size();
+        for later in image.logs().iter().filter(|it| it.header.cno > log.header.cno) {
+            let at = later.block.0 as usize * size;
+            then.bytes[at..at + size].fill(0);
+        }
+        then
+    };
+    let logs = image.logs().into_iter().filter(|log| log.header.has(SR));
+    logs.map(|log| (as_of(&log), log)).collect()
+}
+
+/// The newest checkpoint was given up, because the super root could not be put together without the nodes of the
+/// DAT.
+#[test]
+fn a_super_root_follows_from_the_one_before_without_the_blocks_beside_it() {
+    for (image, log) in history(&with_nodes()).into_iter().skip(1).take(5) {
+        let whole = content(&image.bytes);
+        let end = log.block.plus(log.header.nblocks.into());
+        for count in 2..=4 {
+            let lost: Vec<_> = (end.0 - count..end.0).map(BlockNr).collect();
+            let mut damaged = image.clone();
+            lose(&mut damaged, &lost);
+            let patient = Patient::new(damaged);
+            let plan = patient.heal();
+            let healed = content(&patient.bytes());
+            assert!(healed == whole, "{count} blocks of {}: {}", log.header.cno, said(&plan));
+        }
     }
 }
