@@ -23,7 +23,7 @@ use crate::logged::blocks_of;
 use crate::{Concerned, Repair, Risk, superblocks};
 
 /// Blocks that may have been taken out of the DAT if its nodes are damaged: each number is tried.
-const MOST_TAKEN_OUT: u64 = 4096;
+const MOST_TAKEN_OUT: u64 = 1024;
 
 /// Puts damaged super roots of a draft together, from the log on that a superblock names or, without a superblock,
 /// from the newest one that can be read. Returns whether there were any.
@@ -211,34 +211,38 @@ impl NextSuperRoot<'_> {
         let blocks = self.new_blocks(ino)?;
         let before = Root::parse(&inode.i_bmap).ok()?;
         let after = root_after(&before, &blocks)?;
-        let i_bmap = encoded(&after, &inode.i_bmap, by);
-        let (old, new) = self.counts((&before, &after), &blocks, as_it_was)?;
+        let counts = self.counts((&before, &after), &blocks, as_it_was)?;
         let sectors = self.scan.geometry.block_size.sectors();
         // mkfs.nilfs2 counted blocks, so that the number is no multiple.
-        let others = inode.i_blocks.get().wrapping_sub(old.wrapping_mul(sectors));
-        let with = |count: u64| {
+        let others = inode.i_blocks.get().wrapping_sub(counts.old.wrapping_mul(sectors));
+        let with = |(i_bmap, count): ([u8; ROOT_SIZE], u64)| {
             let i_blocks = U64::new(others.wrapping_add(count.wrapping_mul(sectors)));
             RawInode { i_bmap, i_blocks, ..*inode }
         };
-        Some(new.map(with).collect())
+        let maps = with_fewer(&after).into_iter().flat_map(|map| {
+            let bytes = encoded(&map, &inode.i_bmap, by);
+            counts.of(&map).map(move |count| (bytes, count))
+        });
+        Some(maps.map(with).collect())
     }
 
-    /// Counts the blocks that a map had, and may have: those to which it leads, or, where its nodes are damaged,
-    /// those that it had and the new ones in other places, but for some that were taken out.
+    /// Counts the blocks that a map had and may have.
     fn counts(
         &self,
         (before, after): (&Root, &Root),
         new: &[NewBlock],
         as_it_was: &mut FoundAt<'_>,
-    ) -> Option<(u64, impl Iterator<Item = u64> + use<>)> {
+    ) -> Option<Counts> {
         let mut added: BTreeSet<Place> = new.iter().map(|it| (it.level, it.key)).collect();
-        let old = self.count(before, as_it_was, &mut |place| _ = added.remove(&place))?;
+        let old = self.count(held(before), as_it_was, &mut |place| _ = added.remove(&place))?;
         let written: HashMap<u64, BlockNr> = new.iter().map(|it| (it.pointer, it.block)).collect();
         let mut as_it_is = |pointer| written.get(&pointer).copied().or_else(|| as_it_was(pointer));
-        let counted = self.count(after, &mut as_it_is, &mut |_| {});
-        let most = old + added.len() as u64;
-        let fewer = (most.saturating_sub(MOST_TAKEN_OUT)..=most).rev();
-        Some((old, counted.into_iter().chain(fewer)))
+        let (level, entries) = held(after);
+        let below = entries.into_iter().map(|entry| {
+            let count = self.count((level, vec![entry]), &mut as_it_is, &mut |_| {});
+            (entry, count)
+        });
+        Some(Counts { old, most: old + added.len() as u64, below: below.collect() })
     }
 
     /// Returns the blocks that were written of a file, in the order of writing.
@@ -272,19 +276,14 @@ impl NextSuperRoot<'_> {
         })
     }
 
-    /// Counts the blocks of a map, with its nodes, which are where `found_at` says, and tells the place of each.
+    /// Counts what a root holds, and all below that, in nodes that are where `found_at` says, and tells the place of
+    /// each block.
     fn count(
         &self,
-        root: &Root,
+        (mut level, mut entries): (u8, Vec<Entry>),
         found_at: &mut FoundAt<'_>,
         visit: &mut dyn FnMut(Place),
     ) -> Option<u64> {
-        let (mut level, mut entries): (u8, Vec<Entry>) = match root {
-            Root::Direct(pointers) => {
-                (0, (0..).zip(*pointers).filter(|(_, pointer)| *pointer != 0).collect())
-            }
-            Root::Tree { level, entries } => (level - 1, entries.clone()),
-        };
         let geometry = &self.scan.geometry;
         let most = geometry.nsegments * u64::from(geometry.blocks_per_segment);
         let mut count = 0;
@@ -308,6 +307,53 @@ impl NextSuperRoot<'_> {
             (level, entries) = (level - 1, below);
         }
     }
+}
+
+/// Numbers of blocks of a map.
+struct Counts {
+    /// The number that it had.
+    old: u64,
+    /// The number with all blocks that were written in other places.
+    most: u64,
+    /// The number below each thing that its root holds, with that, if no node there is damaged.
+    below: HashMap<Entry, Option<u64>>,
+}
+
+impl Counts {
+    /// The numbers that are possible if this is the root.
+    fn of(&self, root: &Root) -> impl Iterator<Item = u64> + use<> {
+        let counts = held(root).1.into_iter().map(|entry| self.below.get(&entry).copied()?);
+        let possible = match counts.sum::<Option<u64>>() {
+            Some(count) => count..=count,
+            None => self.most.saturating_sub(MOST_TAKEN_OUT)..=self.most,
+        };
+        possible.rev()
+    }
+}
+
+/// Returns what a root holds, and the level of that.
+fn held(root: &Root) -> (u8, Vec<Entry>) {
+    match root {
+        Root::Direct(pointers) => {
+            (0, (0..).zip(*pointers).filter(|(_, pointer)| *pointer != 0).collect())
+        }
+        Root::Tree { level, entries } => (level - 1, entries.clone()),
+    }
+}
+
+/// Lists roots without some of what one holds, but for the first: no summary tells of what was taken out. The one that
+/// lacks least comes first.
+fn with_fewer(root: &Root) -> Vec<Root> {
+    let Root::Tree { level, entries } = root else { return vec![root.clone()] };
+    let others = entries.len().saturating_sub(1).min(ROOT_MAX_CHILDREN);
+    let mut left_out: Vec<u32> = (0..1 << others).collect();
+    left_out.sort_by_key(|it| it.count_ones());
+    let without = |left_out: u32| -> Vec<Entry> {
+        let is_kept = |nth: &usize| *nth == 0 || *nth > others || left_out >> (nth - 1) & 1 == 0;
+        (0..).zip(entries).filter(|(nth, _)| is_kept(nth)).map(|(_, entry)| *entry).collect()
+    };
+    let all = left_out.into_iter().map(without).filter(|it| it.len() <= ROOT_MAX_CHILDREN);
+    all.map(|entries| Root::Tree { level: *level, entries }).collect()
 }
 
 /// The program that has written a super root.
@@ -335,7 +381,7 @@ fn encoded(root: &Root, before: &[u8; ROOT_SIZE], by: WrittenBy) -> [u8; ROOT_SI
     bytes
 }
 
-/// The root of a map after these blocks were written, unless the map has become smaller: no summary tells of that.
+/// The root of a map after these blocks were written, if nothing was taken out. It may hold more than a root can.
 fn root_after(before: &Root, new: &[NewBlock]) -> Option<Root> {
     let Some(top) = new.iter().map(|it| it.level).max() else { return Some(before.clone()) };
     let with_new = |held: Vec<Entry>, level| {
@@ -361,7 +407,6 @@ fn root_after(before: &Root, new: &[NewBlock]) -> Option<Root> {
         // The root was split, and everything below the new one was written.
         _ => (top.checked_add(1)?, with_new(Vec::new(), top)),
     };
-    let entries: Vec<Entry> = all.into_iter().collect();
-    let is_root = level < LEVEL_MAX && entries.len() <= ROOT_MAX_CHILDREN;
-    is_root.then_some(Root::Tree { level, entries })
+    let entries = all.into_iter().collect();
+    (level < LEVEL_MAX).then_some(Root::Tree { level, entries })
 }

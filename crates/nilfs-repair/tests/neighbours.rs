@@ -170,10 +170,10 @@ fn history(image: &Image) -> Vec<(Image, LogAt)> {
 /// DAT.
 #[test]
 fn a_super_root_follows_from_the_one_before_without_the_blocks_beside_it() {
-    for (image, log) in history(&with_nodes()).into_iter().skip(1).take(5) {
+    for (image, log) in history(&with_nodes()).into_iter().skip(1) {
         let whole = content(&image.bytes);
         let end = log.block.plus(log.header.nblocks.into());
-        for count in 2..=4 {
+        for count in 1..=4 {
             let lost: Vec<_> = (end.0 - count..end.0).map(BlockNr).collect();
             let mut damaged = image.clone();
             lose(&mut damaged, &lost);
