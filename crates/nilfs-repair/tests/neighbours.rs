@@ -184,3 +184,22 @@ fn a_super_root_follows_from_the_one_before_without_the_blocks_beside_it() {
         }
     }
 }
+
+/// The newest checkpoint was given up, because neither block told where the inodes are.
+#[test]
+fn a_checkpoint_is_found_without_its_entry_and_the_node_of_its_inodes_beside_it() {
+    let mut tried = 0;
+    for (image, log) in history(&with_nodes()) {
+        let node = image.blocks_of(Ino::IFILE).into_iter().rfind(|it| it.info.is_node());
+        let Some(node) = node.filter(|node| node.log == log.block) else { continue };
+        let whole = content(&image.bytes);
+        let mut damaged = image.clone();
+        lose(&mut damaged, &[node.block, node.block.plus(1)]);
+        let patient = Patient::new(damaged);
+        let plan = patient.heal();
+        let healed = content(&patient.bytes());
+        assert!(healed == whole, "{}: {}", log.header.cno, said(&plan));
+        tried += 1;
+    }
+    assert!(tried > 3, "{tried}");
+}
