@@ -208,8 +208,8 @@ impl NextSuperRoot<'_> {
         (ino, by): (Ino, WrittenBy),
         as_it_was: &mut FoundAt<'_>,
     ) -> Option<Vec<RawInode>> {
-        let blocks = self.new_blocks(ino)?;
         let before = Root::parse(&inode.i_bmap).ok()?;
+        let blocks = self.new_blocks(ino, (&before, as_it_was))?;
         let after = root_after(&before, &blocks)?;
         let counts = self.counts((&before, &after), &blocks, as_it_was)?;
         let sectors = self.scan.geometry.block_size.sectors();
@@ -245,8 +245,12 @@ impl NextSuperRoot<'_> {
         Some(Counts { old, most: old + added.len() as u64, below: below.collect() })
     }
 
-    /// Returns the blocks that were written of a file, in the order of writing.
-    fn new_blocks(&self, ino: Ino) -> Option<Vec<NewBlock>> {
+    /// Returns the blocks that were written of a file, in the order of writing, but for a node that is damaged.
+    fn new_blocks(
+        &self,
+        ino: Ino,
+        (before, as_it_was): (&Root, &mut FoundAt<'_>),
+    ) -> Option<Vec<NewBlock>> {
         let mut found = Vec::new();
         for log in self.since {
             blocks_of(self.scan, self.device, log, &mut |of, logged| {
@@ -255,7 +259,39 @@ impl NextSuperRoot<'_> {
                 }
             });
         }
-        found.into_iter().map(|(block, info)| self.new_block(block, info)).collect()
+        let (mut new, mut lost) = (Vec::new(), None);
+        for (block, info) in found {
+            match self.new_block(block, info) {
+                Some(it) => new.push(it),
+                None if lost.is_some() => return None,
+                None => lost = Some((block, info.vblock()?)),
+            }
+        }
+        if let Some((block, vblock)) = lost {
+            let (level, key) = self.place_of_lost(&new, (before, as_it_was))?;
+            new.push(NewBlock { level, key, pointer: vblock.0, block });
+        }
+        Some(new)
+    }
+
+    /// The place of a node that was written and is damaged: the only one above data that was written of which no new
+    /// node is there.
+    fn place_of_lost(
+        &self,
+        new: &[NewBlock],
+        (before, as_it_was): (&Root, &mut FoundAt<'_>),
+    ) -> Option<Place> {
+        let mut nodes = BTreeSet::new();
+        self.count(held(before), as_it_was, &mut |place| _ = nodes.insert(place))?;
+        nodes.retain(|(level, _)| *level > 0);
+        let is_above_new = |(level, key): Place| {
+            let next = nodes.range((level, key)..=(level, u64::MAX)).nth(1);
+            let end = next.map_or(u64::MAX, |(_, key)| *key);
+            new.iter().any(|it| it.level == 0 && (key..end).contains(&it.key))
+        };
+        let is_there = |place: &Place| new.iter().any(|it| (it.level, it.key) == *place);
+        let mut places = nodes.iter().copied().filter(|it| !is_there(it) && is_above_new(*it));
+        places.next().filter(|_| places.next().is_none())
     }
 
     fn new_block(&self, block: BlockNr, info: BlockInfo) -> Option<NewBlock> {

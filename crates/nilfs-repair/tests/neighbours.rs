@@ -203,3 +203,25 @@ fn a_checkpoint_is_found_without_its_entry_and_the_node_of_its_inodes_beside_it(
     }
     assert!(tried > 3, "{tried}");
 }
+
+/// The newest checkpoint was given up, because nothing but the node itself told where it belongs in the cpfile.
+#[test]
+fn a_super_root_follows_without_the_node_of_the_cpfile_among_the_blocks_beside_it() {
+    let device = formatted(32 << 20, 1024, 256);
+    let fs = mount(&device);
+    for nth in 1..=60 {
+        make(&fs, &format!("{nth}"), &[nth; 2000]);
+        fs.commit().unwrap();
+    }
+    fs.unmount().unwrap();
+    let image = Image::from(device.snapshot());
+    let whole = content(&image.bytes);
+    let (node, super_root) = (image.node(Ino::CPFILE), image.super_root());
+    assert_eq!(node.log, super_root.log);
+    let lost: Vec<_> = (node.block.0..=super_root.block.0).map(BlockNr).collect();
+    let mut damaged = image.clone();
+    lose(&mut damaged, &lost);
+    let patient = Patient::new(damaged);
+    let plan = patient.heal();
+    assert!(content(&patient.bytes()) == whole, "{} blocks: {}", lost.len(), said(&plan));
+}
