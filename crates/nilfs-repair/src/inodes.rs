@@ -5,6 +5,7 @@ use std::ops::Range;
 use nilfs_check::{Part, Position};
 use nilfs_ondisk::inode::{FileType, INODE_SIZE, RawInode};
 use nilfs_ondisk::palloc::{Palloc, test_bit};
+use nilfs_ondisk::roll_forward::InodeRecord;
 use nilfs_ondisk::{Cno, Ino, VBlockNr};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -128,29 +129,53 @@ impl Anew<'_> {
             ),
             None => (
                 self.made_from_blocks(part)?,
-                "make an inode for the blocks that the logs say it has; its owner and permissions \
-                 are lost, only root can read it",
+                match self.synced(part) {
+                    Some(_) => {
+                        "make an inode for the blocks that the logs say it has, with owner and \
+                         permissions as an fsync has written them later"
+                    }
+                    None => {
+                        "make an inode for the blocks that the logs say it has; its owner and \
+                         permissions are lost, only root can read it"
+                    }
+                },
             ),
         };
         Some(Replacement::new(at, inode.as_bytes().to_vec(), Risk::Loses, action))
     }
 
-    /// An inode for what is left of a file: a directory if it begins like that one.
+    /// What an fsync after the newest checkpoint says of a file or directory of the present.
+    fn synced(&self, part: &Part) -> Option<&InodeRecord> {
+        let synced = self.logged.synced_inode(part.ino).filter(|_| part.life.end == Cno::MAX);
+        let file_type = |it: &InodeRecord| FileType::from_mode(it.mode);
+        synced.filter(|it| matches!(file_type(it), Some(FileType::Regular | FileType::Directory)))
+    }
+
+    /// An inode for what is left of a file: what an fsync says, else a directory if it begins like one.
     fn made_from_blocks(&mut self, part: &Part) -> Option<RawInode> {
         let root = self.root(part)?;
         let data = self.children(&Part { level: 1, ..part.clone() });
         let blocks = data.last().map_or(0, |(key, _)| key.saturating_add(1));
-        let is_directory = self.has_names(part);
+        let is_directory = match self.synced(part) {
+            Some(synced) => FileType::from_mode(synced.mode) == Some(FileType::Directory),
+            None => self.has_names(part),
+        };
         let written = self.logged.last_written(part.ino);
         let (file_type, permissions, links) = match is_directory || part.ino == Ino::ROOT {
             true => (FileType::Directory, 0o700, 2),
             false => (FileType::Regular, PRIVATE, 1),
         };
+        let (mode, uid, gid) = match self.synced(part) {
+            Some(synced) => (synced.mode, synced.uid, synced.gid),
+            None => (file_type.mode_bits() | permissions, 0, 0),
+        };
         Some(RawInode {
             i_size: U64::new(blocks.checked_mul(self.geometry.block_size.bytes64())?),
             i_ctime: U64::new(written),
             i_mtime: U64::new(written),
-            i_mode: U16::new(file_type.mode_bits() | permissions),
+            i_mode: U16::new(mode),
+            i_uid: U32::new(uid),
+            i_gid: U32::new(gid),
             i_links_count: U16::new(links),
             // Else what was fsynced would be that of another file.
             i_generation: U32::new(self.generation(part).unwrap_or(0)),

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use nilfs_device::Device;
 use nilfs_engine::scan::{FoundLog, Scan};
-use nilfs_ondisk::roll_forward::Record;
+use nilfs_ondisk::roll_forward::{InodeRecord, Record};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Cno, Ino, Seq, VBlockNr};
@@ -54,6 +54,8 @@ pub(crate) struct LoggedBlocks {
     vblocks: HashMap<VBlockNr, Logged>,
     /// Generations of files as the first log of an fsync after the newest checkpoint names them.
     generations: HashMap<Ino, u32>,
+    /// Inodes of these files as the first such log has them.
+    inodes: HashMap<Ino, InodeRecord>,
 }
 
 impl LoggedBlocks {
@@ -69,7 +71,8 @@ impl LoggedBlocks {
         }
         self.wanted.files.extend(&wanted.files);
         self.wanted.vblocks.extend(&wanted.vblocks);
-        (self.files, self.vblocks, self.generations) = Default::default();
+        (self.files, self.vblocks) = Default::default();
+        (self.generations, self.inodes) = Default::default();
         for log in scan.logs.iter().filter(|log| log.header.cno <= newest.cno) {
             blocks_of(scan, device, log, &mut |ino, logged| self.add(ino, logged));
         }
@@ -104,13 +107,23 @@ impl LoggedBlocks {
                 Record::Content(record) => (record.ino, record.generation),
                 _ => continue,
             };
-            self.generations.entry(ino).or_insert(generation);
+            let first = *self.generations.entry(ino).or_insert(generation);
+            if let Record::Inode(record) = record
+                && record.generation == first
+            {
+                self.inodes.entry(ino).or_insert(*record);
+            }
         }
     }
 
     /// The generation that a file of the newest checkpoint had, if an fsync after it tells.
     pub(crate) fn generation(&self, ino: Ino) -> Option<u32> {
         self.generations.get(&ino).copied()
+    }
+
+    /// The inode of a file of the newest checkpoint, as an fsync after it has changed it.
+    pub(crate) fn synced_inode(&self, ino: Ino) -> Option<&InodeRecord> {
+        self.inodes.get(&ino)
     }
 
     /// The nodes of a file, those first that were written last. Some blocks, of nodes and of data, may

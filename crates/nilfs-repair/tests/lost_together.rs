@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nilfs_check::Severity;
 use nilfs_device::MemoryDevice;
 use nilfs_engine::{Cno, Filesystem, InodeRef, NewInode, SetAttr, Volume};
-use nilfs_ondisk::inode::{INODE_SIZE, S_IFREG};
+use nilfs_ondisk::inode::{INODE_SIZE, S_IFDIR, S_IFREG};
 use nilfs_ondisk::palloc::Palloc;
 use nilfs_ondisk::summary::{BlockInfo, SR};
 use nilfs_ondisk::{BlockNr, Ino};
@@ -391,4 +391,41 @@ fn all_pointers_to_what_is_lost_are_taken_out_at_once() {
     fs.read(&file, 0, &mut found).unwrap();
     let is_own = |(found, was): (&u8, &u8)| found == was || *found == 0;
     assert!(found.iter().zip(&bytes).all(is_own), "no byte of another file");
+}
+
+/// A new directory got the number of a deleted file. Where the bitmap and the inodes were lost that had told so, a file
+/// was made for that number, and all fsyncs were given up that have a directory there.
+#[test]
+fn a_lost_inode_becomes_what_fsyncs_say_it_is() {
+    let device = formatted(32 << 20, 1024, 256);
+    let fs = mount(&device);
+    let files: Vec<_> =
+        (0..20_u8).map(|nth| make(&fs, &format!("file {nth}"), &[nth; 100]).ino()).collect();
+    fs.commit().unwrap();
+    fs.unlink(&root(&fs), b"file 5").unwrap();
+    fs.commit().unwrap();
+    let then = Image::from(device.snapshot());
+    let new = |mode| NewInode { mode, uid: 7, gid: 7, rdev: Default::default() };
+    let directory = fs.create(&root(&fs), b"new", &new(S_IFDIR | 0o750)).unwrap().inode;
+    assert_eq!(directory.ino(), files[5]);
+    for name in ["one", "two"] {
+        let file = fs.create(&directory, name.as_bytes(), &new(S_IFREG | 0o640)).unwrap().inode;
+        fs.write(&file, 0, name.as_bytes()).unwrap();
+        fs.sync_file(&file).unwrap();
+    }
+    let expected = present(&*fs);
+    let mut image = Image::from(device.snapshot());
+    let layout = Palloc::new(image.geometry().block_size, image.geometry().inode_size);
+    let keys = [layout.bit(files[5].0).block, layout.entry(files[5].0).block];
+    lose(&mut image, keys.map(|key| then.data(Ino::IFILE, key.0).block));
+    let patient = Patient::new(image);
+    let plan = patient.plan();
+    plan.apply(&*patient.device, &mut |_| {}).unwrap();
+    let healed = mount(&Arc::new(MemoryDevice::from(patient.bytes())));
+    let found = present(&*healed);
+    assert!(expected.keys().any(|path| path == "/new/two"));
+    // It has one block more.
+    for (path, file) in expected.iter().filter(|(path, _)| *path != "/new") {
+        assert!(found.get(path) == Some(file), "{path}: {:?}", plan.repairs);
+    }
 }
