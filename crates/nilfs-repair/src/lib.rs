@@ -343,7 +343,7 @@ fn passes(
 fn tells_the_same(one: &Report, other: &Report) -> bool {
     let told = |report: &Report| -> Vec<_> {
         let wrong = report.findings.iter().filter(|it| it.severity > Severity::Note);
-        wrong.map(|it| (it.rule, it.place.ino, it.message.clone())).collect()
+        wrong.map(|it| (it.severity, it.rule, it.place.ino, it.message.clone())).collect()
     };
     told(one) == told(other)
 }

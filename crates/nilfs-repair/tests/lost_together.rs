@@ -429,3 +429,35 @@ fn a_lost_inode_becomes_what_fsyncs_say_it_is() {
         assert!(found.get(path) == Some(file), "{path}: {:?}", plan.repairs);
     }
 }
+
+/// Files of which the directory was made anew, without names, were put into lost+found by the second repair only.
+#[test]
+fn files_of_a_lost_directory_are_found_at_once() {
+    let device = formatted(32 << 20, 4096, 256);
+    let fs = mount(&device);
+    let new = |mode| NewInode { mode, uid: 0, gid: 0, rdev: Default::default() };
+    let directory = fs.create(&root(&fs), b"directory", &new(S_IFDIR | 0o755)).unwrap().inode;
+    let create = |nth: u8| {
+        let name = format!("file {nth}");
+        let file = fs.create(&directory, name.as_bytes(), &new(S_IFREG | 0o644)).unwrap().inode;
+        fs.write(&file, 0, &[nth; 700]).unwrap();
+    };
+    (1..9).for_each(create);
+    fs.commit().unwrap();
+    create(9);
+    fs.unmount().unwrap();
+    let mut image = Image::from(device.snapshot());
+    let lost = newest_blocks(&image, |ino, _| ino == Ino::IFILE || ino == directory.ino());
+    let summary = newest_log(&image).block;
+    lose(&mut image, lost.into_iter().chain([summary]));
+    let patient = Patient::new(image);
+    let plan = patient.plan();
+    assert!(plan.obstacle.is_none(), "{:?}", plan.obstacle);
+    plan.apply(&*patient.device, &mut |_| {}).unwrap();
+    assert!(patient.plan().repairs.is_empty(), "{:?}", patient.plan().repairs);
+    let healed = content(&patient.bytes());
+    for nth in 1..9_u8 {
+        let is_there = healed.values().any(|file| file.3 == [nth; 700]);
+        assert!(is_there, "file {nth}: {:?}", plan.repairs);
+    }
+}
