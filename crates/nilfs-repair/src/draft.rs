@@ -112,6 +112,8 @@ pub(crate) struct Draft {
     proved_targets: HashMap<Position, Ino>,
     /// What of the present has no name, once all else is corrected.
     pub(crate) nameless: Nameless,
+    /// What a check found when corrections began.
+    pub(crate) begun_with: Option<Report>,
     /// Files of which something was made anew, in these checkpoints: if they have fewer blocks then, something
     /// is lost.
     remade: BTreeMap<Ino, Range<Cno>>,
@@ -179,6 +181,7 @@ impl Draft {
             lost_names: BTreeSet::new(),
             proved_targets: HashMap::new(),
             nameless: Nameless::default(),
+            begun_with: None,
             remade: BTreeMap::new(),
             doomed: Doomed::default(),
             with_deleted: BTreeSet::new(),
@@ -234,6 +237,7 @@ impl Draft {
     /// correct. Returns what it says then.
     pub(crate) fn correct(&mut self, report: Report) -> Result<Report, RepairError> {
         let mut report = self.judged(report)?;
+        self.begun_with = Some(report.clone());
         if !self.in_view {
             self.doomed = Doomed::of(&report);
         }

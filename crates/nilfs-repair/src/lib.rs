@@ -454,7 +454,13 @@ fn plan_from(
                 return Ok(plan);
             }
             let after = rewrite::preview(&draft, device, &rewritten.writes)?;
-            if plan.before.as_ref().is_ok_and(|before| is_worse(before, &after, draft.in_view)) {
+            // What is wrong with a later checkpoint shows when that is found again.
+            let begun = draft.begun_with.as_ref();
+            let is_worse_than = |it: &Report| {
+                let later = begun.filter(|begun| begun.newest > it.newest);
+                is_worse(later.unwrap_or(it), &after, draft.in_view)
+            };
+            if plan.before.as_ref().is_ok_and(is_worse_than) {
                 plan.obstacle = Some(RepairError::Worse);
             } else {
                 plan.writes = rewritten.writes;
