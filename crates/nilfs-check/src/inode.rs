@@ -2,6 +2,7 @@
 
 use std::mem::offset_of;
 
+use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::inode::{FileType, LINK_MAX, RawInode};
 use nilfs_ondisk::{BlockNr, Cno, Ino, VBlockNr};
 
@@ -13,6 +14,10 @@ use crate::report::{Location, Rule};
 
 /// Where an inode has the size of its file.
 const SIZE_AT: usize = offset_of!(RawInode, i_size);
+
+/// Nanoseconds of a second.
+const SECOND: u32 = 1_000_000_000;
+
 /// The greatest size of a file.
 const SIZE_MAX: u64 = i64::MAX as u64;
 /// More blocks than mkfs puts into any file it makes.
@@ -71,11 +76,13 @@ impl Checker<'_, '_> {
             start: Life::ALWAYS.start,
             directory: None,
         };
-        let file_type = match inode.file_type() {
-            Ok(file_type) => file_type,
-            Err(error) => {
+        let file_type = match inode.file_type().map_err(|error| error.to_string()) {
+            Ok(file_type) if !is_noise(inode) => file_type,
+            found => {
                 let part = file.whole();
-                self.error(Rule::Inode, file.place(), || error.to_string())
+                let nonsense =
+                    || "neither its block map nor its times can be those of a file".into();
+                self.error(Rule::Inode, file.place(), || found.err().unwrap_or_else(nonsense))
                     .corrected_by([Correction::Inode { at, part }]);
                 facts.whole = false;
                 return (facts, None);
@@ -151,7 +158,7 @@ impl Checker<'_, '_> {
             ("i_ctime_nsec", offset_of!(RawInode, i_ctime_nsec), inode.i_ctime_nsec),
             ("i_mtime_nsec", offset_of!(RawInode, i_mtime_nsec), inode.i_mtime_nsec),
         ] {
-            if nsec.get() >= 1_000_000_000 {
+            if nsec.get() >= SECOND {
                 self.warning(Rule::Inode, place, || {
                     format!("{field} is {nsec}, expected less than a second")
                 })
@@ -320,6 +327,13 @@ impl Checker<'_, '_> {
             self.check_tail(place, &block, size as usize);
         }
     }
+}
+
+/// Whether neither the block map of an inode nor its times are possible: then the rest of it is no better, however
+/// plausible it is.
+fn is_noise(inode: &RawInode) -> bool {
+    let times = [inode.i_ctime_nsec, inode.i_mtime_nsec];
+    Root::parse(&inode.i_bmap).is_err() && times.iter().any(|nsec| nsec.get() >= SECOND)
 }
 
 fn too_large(size: u64) -> String {

@@ -461,3 +461,25 @@ fn files_of_a_lost_directory_are_found_at_once() {
         assert!(is_there, "file {nth}: {:?}", plan.repairs);
     }
 }
+
+/// An inode of noise was believed where its log has lost its checksums, if its type was a possible one.
+#[test]
+fn an_inode_of_noise_is_made_anew() {
+    let device = formatted(32 << 20, 4096, 256);
+    let fs = mount(&device);
+    let file = make(&fs, "file", &[7; 700]).ino();
+    fs.commit().unwrap();
+    let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    fs.set_attr(&fs.lookup(&root(&fs), b"file").unwrap().inode, &mode).unwrap();
+    fs.unmount().unwrap();
+    let mut image = Image::from(device.snapshot());
+    let whole = content(&image.bytes);
+    let layout = Palloc::new(image.geometry().block_size, image.geometry().inode_size);
+    let slot = layout.entry(file.0);
+    let inodes = image.data(Ino::IFILE, slot.block.0);
+    // A regular file, by its type.
+    image.edit(inodes, |block| block[slot.offset..][..INODE_SIZE].fill(0x81));
+    let patient = Patient::new(image);
+    let plan = patient.heal();
+    assert!(content(&patient.bytes()) == whole, "{:?}", plan.repairs);
+}
