@@ -26,29 +26,38 @@ impl Anew<'_> {
         reserved.for_each(|bit| _ = set_bit(bytes, bit));
         let blocks = (first..first.saturating_add(layout.entries_per_group))
             .step_by(layout.entries_per_block as usize);
-        let mut lost = BTreeSet::new();
+        let (mut found, mut lost) = (Vec::new(), BTreeSet::new());
         for in_block in blocks {
             let key = layout.entry(in_block).block.0;
             let versions = self.logged.data(Ino::IFILE, key, key.checked_add(1)).iter();
             let mut versions = versions.filter(|it| it.since <= part.life.start).peekable();
-            if versions.peek().is_some_and(|newest| self.read_as_written(newest.block).is_none()) {
+            let newest = versions.peek().copied();
+            if newest.is_some_and(|newest| self.read_as_written(newest.block).is_none()) {
                 lost.insert(key);
             }
             // Where the inodes are lost as well, they will be made anew of the version that is left.
-            let Some(block) = versions.find_map(|it| self.read_as_written(it.block)) else {
-                continue;
-            };
+            let left = versions.find_map(|it| self.read_as_written(it.block));
+            found.extend(left.map(|block| (in_block, key, block)));
+        }
+        let living = self.with_living_blocks((&layout, &lost), &part.life);
+        for (in_block, key, block) in found {
             let slots = block.chunks_exact(self.geometry.inode_size);
-            for (ino, slot) in (in_block..=u64::MAX).zip(slots) {
+            for (ino, slot) in (in_block..=u64::MAX).map(Ino).zip(slots) {
                 let inode = RawInode::parse(slot).ok();
-                let is_used =
-                    inode.is_some_and(|it| it.file_type().is_ok() && it.i_links_count.get() > 0);
-                if is_used && ino >= Ino::FIRST_USER.0 && layout.group_of(ino) == group {
-                    set_bit(bytes, layout.bit(ino).bit);
+                let is_used = |it: &RawInode| {
+                    // A file that had blocks, of which none lives, has been deleted since.
+                    let is_gone = lost.contains(&key) && it.i_blocks.get() > 0;
+                    it.file_type().is_ok()
+                        && it.i_links_count.get() > 0
+                        && (!is_gone || living.contains(&ino))
+                };
+                let is_here = ino >= Ino::FIRST_USER && layout.group_of(ino.0) == group;
+                if is_here && inode.as_ref().is_some_and(is_used) {
+                    set_bit(bytes, layout.bit(ino.0).bit);
                 }
             }
         }
-        for ino in self.with_living_blocks((&layout, &lost), &part.life) {
+        for ino in living {
             set_bit(bytes, layout.bit(ino.0).bit);
         }
     }
