@@ -112,6 +112,8 @@ pub(crate) struct Draft {
     proved_targets: HashMap<Position, Ino>,
     /// What of the present has no name, once all else is corrected.
     pub(crate) nameless: Nameless,
+    /// Whether nodes of the DAT were made anew without the summary of the newest log: it is the DAT of before.
+    pub(crate) has_older_dat: bool,
     /// What a check found when corrections began.
     pub(crate) begun_with: Option<Report>,
     /// Files of which something was made anew, in these checkpoints: if they have fewer blocks then, something
@@ -181,6 +183,7 @@ impl Draft {
             lost_names: BTreeSet::new(),
             proved_targets: HashMap::new(),
             nameless: Nameless::default(),
+            has_older_dat: false,
             begun_with: None,
             remade: BTreeMap::new(),
             doomed: Doomed::default(),
@@ -674,6 +677,11 @@ impl Draft {
             let life = self.remade.entry(part.ino).or_insert_with(|| part.life.clone());
             *life = life.start.min(part.life.start)..life.end.max(part.life.end);
         }
+        if let Correction::Block { block, part: Part { ino: Ino::DAT, level: 1.., .. } } =
+            correction
+        {
+            self.has_older_dat |= self.is_of_unknown(report.newest_log.block, *block)?;
+        }
         if let Correction::Block { part: Part { ino: Ino::CPFILE, .. }, .. } = correction {
             self.with_deleted.insert(at.block);
         }
@@ -703,6 +711,18 @@ impl Draft {
         self.device.write_at(offset, &[IoSlice::new(&wanted)])?;
         touched.push(at.block);
         Ok(Some(made))
+    }
+
+    /// Whether a block is one of a log of which the summary does not tell what it has.
+    fn is_of_unknown(&self, log: BlockNr, block: BlockNr) -> io::Result<bool> {
+        let geometry = superblocks::best(&*self.device).map_err(io::Error::other)?.geometry();
+        let header = self.header(&geometry, log);
+        let end = header.map_or(log, |header| log.plus(header.nblocks.into()));
+        let is_known = self.scan.as_ref().is_some_and(|scan| {
+            let mut logs = scan.logs.iter().filter(|it| it.start == log);
+            logs.any(|log| scan.items_of(&*self.device, log).is_some())
+        });
+        Ok((log..end).contains(&block) && !is_known)
     }
 
     /// What a correction comes to that follows from the logs.

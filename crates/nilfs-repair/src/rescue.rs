@@ -117,6 +117,11 @@ fn why_unusable(draft: &mut Draft, report: &Report) -> io::Result<Option<String>
     if draft.is_as_found() {
         return Ok(None);
     }
+    if draft.has_older_dat {
+        let lost =
+            "the summary of its log is lost with nodes of the DAT, which tell where its blocks are";
+        return Ok(Some(lost.to_owned()));
+    }
     let mut why = rewrite::why_not_mounted(draft);
     if matches!(why, Some(Error::Device { .. })) && !draft.in_view && draft.clear_unused()? {
         why = rewrite::why_not_mounted(draft);

@@ -483,3 +483,34 @@ fn an_inode_of_noise_is_made_anew() {
     let plan = patient.heal();
     assert!(content(&patient.bytes()) == whole, "{:?}", plan.repairs);
 }
+
+/// Where both were lost that tell what the newest checkpoint has, it became that before under another number, without a
+/// word, and what had been fsynced in between was lost.
+#[test]
+fn a_checkpoint_of_which_nothing_tells_is_given_up_by_name() {
+    let device = formatted(32 << 20, 1024, 256);
+    let fs = mount(&device);
+    (0..200_u8).for_each(|nth| drop(make(&fs, &format!("file {nth}"), &[nth; 3000])));
+    fs.commit().unwrap();
+    for name in ["one", "two"] {
+        fs.sync_file(&make(&fs, name, name.as_bytes())).unwrap();
+    }
+    (0..60).for_each(|nth| drop(make(&fs, &format!("late {nth}"), b"late")));
+    fs.unmount().unwrap();
+    let mut image = Image::from(device.snapshot());
+    let whole = content(&image.bytes);
+    let log = newest_log(&image);
+    let nodes = newest_blocks(&image, |ino, info| ino == Ino::DAT && info.is_node());
+    assert!(!nodes.is_empty());
+    let summary = log.header.summary_blocks(image.geometry().block_size);
+    assert!(summary > 1, "of the first block, the header stays");
+    lose(&mut image, (1..summary).map(|nth| log.block.plus(nth)).chain(nodes));
+    let patient = Patient::new(image);
+    let plan = patient.heal_but_for(Severity::Warning);
+    let healed = content(&patient.bytes());
+    for (path, file) in whole.iter().filter(|(path, _)| !path.starts_with("/late")) {
+        assert!(healed.get(path) == Some(file), "{path}: {:?}", plan.repairs);
+    }
+    let says = |words| plan.repairs.iter().any(|it| it.action.contains(words));
+    assert!(says("go on from checkpoint"), "{:?}", plan.repairs);
+}
