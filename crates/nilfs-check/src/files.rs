@@ -315,20 +315,22 @@ impl Checker<'_, '_> {
 
     /// The inodes of files in a block that have links, and numbers that are not in use.
     pub(crate) fn forgotten_inodes(&self, groups: &Groups, block: &ChangedBlock) -> Vec<Ino> {
-        let bytes = block.new.and_then(|leaf| self.volume.block(leaf.block).ok());
-        let bytes = bytes.as_deref().unwrap_or_default();
-        let slots = bytes.chunks_exact(self.volume.geometry.inode_size);
-        let inodes = (block.first..=u64::MAX).map(Ino).zip(slots);
-        let is_forgotten = |slot: &[u8]| {
-            let inode = RawInode::parse(slot).ok();
+        let size = self.volume.geometry.inode_size;
+        let numbers =
+            (block.first..=u64::MAX).take(groups.layout.entries_per_block as usize).map(Ino);
+        let is_free = |ino: &Ino| *ino >= Ino::FIRST_USER && !groups.is_allocated(ino.0);
+        let mut free = numbers.filter(is_free).peekable();
+        // Most blocks are full, and need not be read again.
+        let leaf = block.new.filter(|_| free.peek().is_some());
+        let Some(bytes) = leaf.and_then(|leaf| self.volume.block(leaf.block).ok()) else {
+            return Vec::new();
+        };
+        let is_forgotten = |ino: &Ino| {
+            let slot = bytes.get((ino.0 - block.first) as usize * size..);
+            let inode = slot.and_then(|slot| RawInode::parse(slot).ok());
             inode.is_some_and(|it| it.i_links_count.get() > 0 && it.file_type().is_ok())
         };
-        inodes
-            .filter(|(ino, slot)| {
-                *ino >= Ino::FIRST_USER && !groups.is_allocated(ino.0) && is_forgotten(slot)
-            })
-            .map(|(ino, _)| ino)
-            .collect()
+        free.filter(is_forgotten).collect()
     }
 
     /// Where the inode of a number is, or was.
