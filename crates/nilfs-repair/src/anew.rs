@@ -261,16 +261,8 @@ impl Anew<'_> {
         }
         let mut lost = self.lost_nodes(but_for, part);
         let most = max_children(self.geometry.block_size);
-        let mut firsts = Vec::new();
-        let (mut before, mut count) = (None, 0);
-        for (key, _) in newest.into_iter().filter(|entry| !held.contains(entry)) {
-            let goes_on = before.is_some_and(|last| all.range(last..key).next().is_none());
-            if !goes_on || count == most {
-                firsts.push(key);
-                count = 0;
-            }
-            (before, count) = (Some(key), count + 1);
-        }
+        let keys = newest.into_iter().filter(|entry| !held.contains(entry)).map(|(key, _)| key);
+        let firsts = first_keys(keys, &all, most);
         if firsts.is_empty() || firsts.len() > lost.len() {
             return (nodes, lost);
         }
@@ -697,6 +689,25 @@ impl Anew<'_> {
             ..Replacement::new(at, salvaged.bytes, Risk::Loses, action)
         })
     }
+}
+
+/// Returns the first keys of the nodes that these keys take: none reaches beyond the first key of another node.
+fn first_keys(
+    keys: impl Iterator<Item = u64>,
+    others: &BTreeMap<u64, u64>,
+    most: usize,
+) -> Vec<u64> {
+    let mut firsts = Vec::new();
+    let (mut before, mut count) = (None, 0);
+    for key in keys {
+        let goes_on = before.is_some_and(|last| others.range(last..key).next().is_none());
+        if !goes_on || count == most {
+            firsts.push(key);
+            count = 0;
+        }
+        (before, count) = (Some(key), count + 1);
+    }
+    firsts
 }
 
 pub(crate) fn new_metadata_inode() -> RawInode {
