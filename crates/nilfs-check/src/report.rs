@@ -306,7 +306,7 @@ pub struct Report {
     pub counts: Counts,
     /// The checkpoints of the past whose entries are there.
     pub past: BTreeSet<Cno>,
-    /// Those in which errors were found.
+    /// The checkpoints of the past in which errors were found.
     pub faulty_past: BTreeMap<Cno, PastCheckpoint>,
     /// Blocks of metadata that were read and are not what was written, with the checksums that their logs have
     /// of them.

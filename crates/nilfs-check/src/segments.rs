@@ -440,7 +440,7 @@ impl Checker<'_, '_> {
                 true => None,
                 false => self.next_log(reader, at..end, previous.as_ref()),
             };
-            // The newest log is there, whatever its summary says.
+            // The newest log is there, even if its summary is lost.
             let newest = Some(newest).filter(|newest| at < *newest && *newest < end);
             let next = next.into_iter().chain(newest).min();
             let blocks = at..next.unwrap_or(end);

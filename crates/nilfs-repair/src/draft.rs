@@ -114,7 +114,7 @@ pub(crate) struct Draft {
     pub(crate) nameless: Nameless,
     /// Whether nodes of the DAT were made anew without the summary of the newest log: it is the DAT of before.
     pub(crate) has_older_dat: bool,
-    /// What a check found when corrections began.
+    /// The report with which corrections began.
     pub(crate) begun_with: Option<Report>,
     /// Files of which something was made anew, in these checkpoints: if they have fewer blocks then, something
     /// is lost.

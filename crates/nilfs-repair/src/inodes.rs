@@ -144,7 +144,7 @@ impl Anew<'_> {
         Some(Replacement::new(at, inode.as_bytes().to_vec(), Risk::Loses, action))
     }
 
-    /// What an fsync after the newest checkpoint says of a file or directory of the present.
+    /// The record that an fsync after the newest checkpoint has of a file or directory of the present.
     fn synced(&self, part: &Part) -> Option<&InodeRecord> {
         let synced = self.logged.synced_inode(part.ino).filter(|_| part.life.end == Cno::MAX);
         let file_type = |it: &InodeRecord| FileType::from_mode(it.mode);
