@@ -44,7 +44,7 @@ struct Arguments {
     #[arg(long, value_name = "FROM..TO", value_parser = run, conflicts_with = "block")]
     run: Option<std::ops::Range<u64>>,
 
-    /// Damage runs of 4, 64 and 512 KiB, too, that begin every so many KiB
+    /// Damage runs of 4, 16, 64 and 512 KiB, too, that begin every so many KiB
     #[arg(long, value_name = "KIB")]
     runs: Option<u64>,
 
@@ -72,7 +72,7 @@ fn run(text: &str) -> Result<std::ops::Range<u64>, String> {
 }
 
 /// The lengths of runs.
-const RUNS: [u64; 3] = [4 << 10, 64 << 10, 512 << 10];
+const RUNS: [u64; 4] = [4 << 10, 16 << 10, 64 << 10, 512 << 10];
 
 /// All that is to be tried with a volume.
 fn damages(sample: &Sample, arguments: &Arguments) -> Vec<(Row, Damage)> {

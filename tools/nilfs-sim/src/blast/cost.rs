@@ -171,10 +171,8 @@ impl Cost {
             if !told.insert(file.ino) {
                 continue;
             }
-            for range in differing(file, seen) {
+            for (range, fails) in differing(file, seen) {
                 let allowed = may_lose_inode || self.has_range(file.ino, &range);
-                let fails =
-                    seen.unreadable.iter().any(|it| it.start <= range.start && range.end <= it.end);
                 add(LossKind::Range(range), allowed, fails);
             }
             let differs = (file.kind, file.mode) != (seen.kind, seen.mode)
@@ -227,10 +225,10 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// The bytes of a file that are not as they were, in pieces of the smallest block.
-fn differing(was: &Seen, found: &Seen) -> Vec<Range<u64>> {
+/// The bytes of a file that are not as they were, in pieces of the smallest block, and whether reading them fails.
+fn differing(was: &Seen, found: &Seen) -> Vec<(Range<u64>, bool)> {
     const PIECE: usize = 1024;
-    let mut ranges: Vec<Range<u64>> = Vec::new();
+    let mut ranges: Vec<(Range<u64>, bool)> = Vec::new();
     let end = was.bytes.len().max(found.bytes.len());
     for at in (0..end).step_by(PIECE) {
         let piece = |bytes: &'_ [u8]| -> Option<Vec<u8>> {
@@ -242,9 +240,10 @@ fn differing(was: &Seen, found: &Seen) -> Vec<Range<u64>> {
         if !fails && piece(&was.bytes) == piece(&found.bytes) {
             continue;
         }
-        match ranges.last_mut().filter(|last| last.end == range.start) {
-            Some(last) => last.end = range.end,
-            None => ranges.push(range),
+        match ranges.last_mut().filter(|(last, failed)| last.end == range.start && *failed == fails)
+        {
+            Some((last, _)) => last.end = range.end,
+            None => ranges.push((range, fails)),
         }
     }
     ranges
