@@ -80,8 +80,7 @@ impl Checker<'_, '_> {
             Ok(file_type) if !is_noise(inode) => file_type,
             found => {
                 let part = file.whole();
-                let nonsense =
-                    || "neither its block map nor its times can be those of a file".into();
+                let nonsense = || "several of its fields have values that no inode has".into();
                 self.error(Rule::Inode, file.place(), || found.err().unwrap_or_else(nonsense))
                     .corrected_by([Correction::Inode { at, part }]);
                 facts.whole = false;
@@ -329,11 +328,18 @@ impl Checker<'_, '_> {
     }
 }
 
-/// Whether neither the block map of an inode nor its times are possible: then the rest of it is no better, however
-/// plausible it is.
+/// Whether two fields of an inode, or more, have values that none ever has: then the rest of it is no better, however
+/// plausible it is. One of them alone is corrected by itself.
 fn is_noise(inode: &RawInode) -> bool {
-    let times = [inode.i_ctime_nsec, inode.i_mtime_nsec];
-    Root::parse(&inode.i_bmap).is_err() && times.iter().any(|nsec| nsec.get() >= SECOND)
+    let impossible = [
+        Root::parse(&inode.i_bmap).is_err(),
+        inode.i_ctime_nsec.get() >= SECOND,
+        inode.i_mtime_nsec.get() >= SECOND,
+        inode.i_size.get() > SIZE_MAX,
+        inode.i_xattr.get() != 0,
+        inode.i_pad.get() != 0,
+    ];
+    impossible.into_iter().filter(|it| *it).count() > 1
 }
 
 fn too_large(size: u64) -> String {
