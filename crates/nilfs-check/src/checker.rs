@@ -75,6 +75,8 @@ pub(crate) struct Checker<'v, 'd> {
     pub(crate) unsound_directory_blocks: HashSet<VBlockNr>,
     /// Whether all of the present was reached, so that what was not reached is leaked.
     pub(crate) present_is_whole: bool,
+    /// Checkpoints of which damage hides files or names.
+    pub(crate) partly_seen: BTreeSet<Cno>,
 }
 
 impl<'v, 'd> Checker<'v, 'd> {
@@ -109,6 +111,7 @@ impl<'v, 'd> Checker<'v, 'd> {
             subtrees: HashMap::new(),
             unsound_directory_blocks: HashSet::new(),
             present_is_whole: true,
+            partly_seen: BTreeSet::new(),
         }
     }
 
@@ -153,10 +156,15 @@ impl<'v, 'd> Checker<'v, 'd> {
         self.find_leaks();
         self.find_changed_metadata();
         self.report_unproved(&checkpoints, left_out == 0);
-        self.report_undescribed(&checkpoints, left_out == 0);
+        let unclaimed = self.report_undescribed(&checkpoints, left_out == 0);
         let past = checkpoints.all_past(self.newest.cno);
         let report = self.findings.into_report(self.newest.cursor(), self.counts, &past);
-        Report { changed_metadata: self.changed_metadata, ..report }
+        Report {
+            changed_metadata: self.changed_metadata,
+            partly_seen: self.partly_seen,
+            unclaimed,
+            ..report
+        }
     }
 
     /// The blocks of the newest checkpoint's ifile and of all nodes, about as its inodes lead to them.

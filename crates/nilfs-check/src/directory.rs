@@ -152,7 +152,7 @@ impl Checker<'_, '_> {
             self.error(Rule::Directory, place, || {
                 format!("i_size is {size}, expected a multiple of {block_size}")
             })
-            .corrected_by(fits);
+            .corrected_by(fits.into_iter().chain([file.unmapped(at)]));
         }
         if tree.whole && (!is_dense || end != expected) {
             directory.is_complete = false;
@@ -164,7 +164,7 @@ impl Checker<'_, '_> {
             self.error(Rule::Directory, place, || {
                 format!("i_size promises {expected} blocks, but only the first {dense} are there")
             })
-            .corrected_by(fits);
+            .corrected_by(fits.into_iter().chain([file.unmapped(at)]));
         }
         // If the first block has changed, it says so when it is read.
         if change.added.first().is_none_or(|first| first.key > 0) {

@@ -127,6 +127,9 @@ impl Checker<'_, '_> {
         }
         self.check_names(files, touched);
         let whole = !files.is_incomplete() && files.broken.is_empty();
+        if !whole || !tree.whole || !files.all_names_are_known() {
+            self.partly_seen.insert(cno);
+        }
         if present {
             self.present_is_whole &= whole;
             self.counts.inodes = files.users + 1;

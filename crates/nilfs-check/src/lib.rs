@@ -72,7 +72,7 @@ use crate::volume::Volume;
 
 pub use correction::{Correction, Holder, Part, Position, TypeClaim};
 pub use progress::{Observer, Step};
-pub use report::{Counts, Finding, Location, PastCheckpoint, Report, Rule, Severity};
+pub use report::{Counts, Finding, Location, PastCheckpoint, Report, Rule, Severity, Unclaimed};
 
 /// Which checkpoints are walked. The newest always is, and the entries of all are checked.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -106,7 +106,7 @@ impl Files {
     }
 
     /// Whether every name of the checkpoint is known.
-    fn all_names_are_known(&self) -> bool {
+    pub(crate) fn all_names_are_known(&self) -> bool {
         !self.is_incomplete() && self.torn.is_empty() && self.inode(Ino::ROOT).is_directory()
     }
 }

@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
+use std::ops::Range;
 
 use nilfs_ondisk::crc::BlockSum;
 use nilfs_ondisk::superblock::LogCursor;
@@ -308,9 +309,23 @@ pub struct Report {
     pub past: BTreeSet<Cno>,
     /// The checkpoints of the past in which errors were found.
     pub faulty_past: BTreeMap<Cno, PastCheckpoint>,
+    /// The checkpoints of which damage hides files or names, so that the links and counts of others were not
+    /// judged.
+    pub partly_seen: BTreeSet<Cno>,
     /// Blocks of metadata that were read and are not what was written, with the checksums that their logs have
     /// of them.
     pub changed_metadata: BTreeMap<BlockNr, BlockSum>,
+    /// Blocks of logs without a summary that the DAT has, and no file that was reached.
+    pub unclaimed: BTreeMap<BlockNr, Unclaimed>,
+}
+
+/// A block of which the DAT alone tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unclaimed {
+    /// Its virtual number.
+    pub vblock: VBlockNr,
+    /// The checkpoints that have it.
+    pub life: Range<Cno>,
 }
 
 /// A checkpoint that is not the newest.
@@ -526,7 +541,9 @@ impl Findings {
             counts,
             past: past.keys().copied().collect(),
             faulty_past,
+            partly_seen: BTreeSet::new(),
             changed_metadata: BTreeMap::new(),
+            unclaimed: BTreeMap::new(),
         }
     }
 }

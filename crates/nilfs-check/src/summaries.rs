@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::summary::FINFO_SIZE;
 use nilfs_ondisk::summary::{
     BlockInfo, FileInfo, GC, LOGBGN, LOGEND, LogHeader, NewLog, Placement,
@@ -19,7 +20,7 @@ use crate::checker::Checker;
 use crate::checkpoints::CheckpointTable;
 use crate::correction::Correction;
 use crate::owners::Owner;
-use crate::report::{Location, Rule, counted};
+use crate::report::{Location, Rule, Unclaimed, counted};
 
 /// Whose blocks are of which it is only known that the DAT has them: the format reserves the number, and
 /// nothing uses it.
@@ -54,9 +55,14 @@ struct Described {
 }
 
 impl Checker<'_, '_> {
-    /// Reports the blocks that no summary describes, and says what should describe them.
-    /// `all_walked`: whether all checkpoints were.
-    pub(crate) fn report_undescribed(&mut self, checkpoints: &CheckpointTable, all_walked: bool) {
+    /// Reports the blocks that no summary describes, and says what should describe them. Returns those among them
+    /// that are needed, and that no file has. `all_walked`: whether all checkpoints were.
+    pub(crate) fn report_undescribed(
+        &mut self,
+        checkpoints: &CheckpointTable,
+        all_walked: bool,
+    ) -> BTreeMap<BlockNr, Unclaimed> {
+        let mut unclaimed = BTreeMap::new();
         let gaps = std::mem::take(&mut self.undescribed);
         let known = self.known_in(&gaps);
         let is_reached = all_walked && !self.findings.has_errors();
@@ -64,13 +70,15 @@ impl Checker<'_, '_> {
             let place = Location::segment(gap.segment).log(gap.blocks.start);
             let here = known.range(gap.blocks.clone()).map(|(block, known)| (*block, *known));
             let here: BTreeMap<BlockNr, Known> = here.collect();
-            let is_needed = |known: &&Known| match known {
-                Known::Owned { .. } => false,
-                Known::InDat { vblock, .. } => self.dat.entry(*vblock).is_some_and(|entry| {
-                    entry.end == Cno::MAX || checkpoints.any_in(entry.start, entry.end)
-                }),
+            let needed = |(block, known): (&BlockNr, &Known)| {
+                let Known::InDat { vblock, .. } = *known else { return None };
+                let DatEntry { start, end, .. } = self.dat.entry(vblock)?;
+                let is_needed = end == Cno::MAX || checkpoints.any_in(start, end);
+                is_needed.then_some((*block, Unclaimed { vblock, life: start..end }))
             };
-            let nobodys = here.values().filter(is_needed).count() as u64;
+            let before = unclaimed.len();
+            unclaimed.extend(here.iter().filter_map(needed));
+            let nobodys = (unclaimed.len() - before) as u64;
             let is_complete = nobodys == 0 || is_reached;
             let corrections = self.describing(&gap, &here, is_complete);
             let blocks = counted(nobodys, "block");
@@ -82,6 +90,7 @@ impl Checker<'_, '_> {
                 self.error(rule, place, message).corrected_by(corrections.clone());
             }
         }
+        unclaimed
     }
 
     /// What is known of the blocks in these places.
