@@ -10,7 +10,7 @@ use nilfs_ondisk::summary::{
     FileInfo, GC, Items, LogHeader, NewLog, SR, encode_summary, parse_items, seal_again,
 };
 use nilfs_ondisk::superblock::{LogCursor, Superblock};
-use nilfs_ondisk::{BlockNr, BlockSize, Geometry, Seq};
+use nilfs_ondisk::{BlockNr, BlockSize, Geometry, SegNum, Seq};
 
 use super::Draft;
 use crate::stage::Stage;
@@ -85,13 +85,14 @@ impl Draft {
             let (these, others) = rest.split_at(here.count());
             rest = others;
             self.segments.insert(segment);
-            let mut at = geometry.segment_start(segment);
-            let end = geometry.segment_end(segment);
-            while at < end
-                && let Some(header) = self.header(&geometry, at)
-            {
+            for (at, header) in self.logs_of(&geometry, segment, superblock.crc_seed()) {
                 let next = at.plus(header.nblocks.into());
-                if these.iter().any(|block| (at..next).contains(block)) {
+                let is_concerned = these.iter().any(|block| (at..next).contains(block));
+                // A right checksum would have noise taken for what the blocks of the log are. But the newest log
+                // is needed until there is a newer one.
+                let is_described = at == newest.block
+                    || self.has_own_summary(&geometry, superblock.crc_seed(), at);
+                if is_concerned && is_described {
                     self.pass_by((at, header.seq, header.flags), newest)?;
                     self.seal(&geometry, superblock.crc_seed(), at, &header)?;
                     let start = Position { block: at, offset: 0 };
@@ -101,10 +102,42 @@ impl Draft {
                         self.sealed.insert(at, header);
                     }
                 }
-                at = next;
             }
         }
         Ok(())
+    }
+
+    /// Returns the logs of a segment: one after the other, and those beyond a gap that a scan finds.
+    fn logs_of(
+        &mut self,
+        geometry: &Geometry,
+        segment: SegNum,
+        seed: u32,
+    ) -> Vec<(BlockNr, LogHeader)> {
+        let mut logs = Vec::new();
+        let (mut at, end) = (geometry.segment_start(segment), geometry.segment_end(segment));
+        while at < end
+            && let Some(header) = self.header(geometry, at)
+        {
+            logs.push((at, header));
+            at = at.plus(header.nblocks.into());
+        }
+        if at < end && self.scan.is_none() {
+            self.scan = self.observer.scan(&*self.device).ok();
+        }
+        let beyond = self.scan.iter().flat_map(|scan| &scan.logs);
+        let beyond: Vec<BlockNr> =
+            beyond.map(|log| log.start).filter(|start| (at..end).contains(start)).collect();
+        for start in beyond {
+            if start >= at
+                && self.has_summary(geometry, seed, start)
+                && let Some(header) = self.header(geometry, start)
+            {
+                logs.push((start, header));
+                at = start.plus(header.nblocks.into());
+            }
+        }
+        logs
     }
 
     /// The checksums that a log has of its blocks on the device: in the draft, they may be those of something
@@ -145,6 +178,17 @@ impl Draft {
         let mut summary = vec![0; header.summary_blocks(size) as usize * size.bytes()];
         self.device.read_at(at.0 * size.bytes64(), &mut summary).is_ok()
             && header.verify_summary(&summary, seed).is_ok()
+    }
+
+    /// Whether a log has the summary that was written, or one that was corrected.
+    fn has_own_summary(&self, geometry: &Geometry, seed: u32, at: BlockNr) -> bool {
+        let Some(header) = self.header(geometry, at) else { return false };
+        let size = geometry.block_size;
+        let read = |device: &dyn Device| {
+            let mut summary = vec![0; header.summary_blocks(size) as usize * size.bytes()];
+            device.read_at(at.0 * size.bytes64(), &mut summary).ok().map(|()| summary)
+        };
+        self.has_summary(geometry, seed, at) || read(&*self.device) != read(&*self.below)
     }
 
     /// Reads a log, the blocks of metadata in it that are not what was written as they were found. Returns
