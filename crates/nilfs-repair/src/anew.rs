@@ -28,8 +28,9 @@ use zerocopy::little_endian::U16;
 
 use crate::contradicted::Disputed;
 use crate::dat::{Dat, read};
-use crate::file_type::is_first_of_directory;
+use crate::file_type::{begins_directory, is_first_of_directory};
 use crate::logged::{Logged, LoggedBlocks, Wanted};
+use crate::numbers::RemadeIfile;
 use crate::salvage::{LostName, Source};
 use crate::{Risk, salvage, superblocks};
 
@@ -86,7 +87,7 @@ pub(crate) fn wanted(correction: &Correction, geometry: &Geometry, wanted: &mut 
         Correction::Block { part, .. }
         | Correction::Pointer { part, .. }
         | Correction::Unmapped { part, .. }
-        | Correction::Root { part, .. } => _ = wanted.files.insert(part.ino),
+        | Correction::Root { part, .. } => wanted.files.extend([Ino::IFILE, part.ino]),
         Correction::Inode { part, .. } | Correction::FileType { part, .. } => {
             wanted.files.extend([Ino::IFILE, part.ino])
         }
@@ -108,6 +109,8 @@ pub(crate) struct Anew<'a> {
     pub(crate) scan: Option<&'a Scan>,
     /// What contradicts the logs.
     pub(crate) disputed: &'a Disputed,
+    /// Blocks of inodes that were made anew.
+    pub(crate) remade_ifile: &'a RemadeIfile,
     /// `None` if no super root leads to it.
     pub(crate) dat: Option<Dat<'a>>,
 }
@@ -224,8 +227,14 @@ impl Anew<'_> {
         let mut children = self.children(part);
         if part.level > 1 {
             children = self.with_lost_nodes(Some(block), part, children).0;
+        } else if children.is_empty() {
+            children = self.unclaimed_children(block, part);
         }
-        if !(1..=max_children(self.geometry.block_size)).contains(&children.len()) {
+        let has_all = |node: &Vec<Entry>| children.iter().all(|child| node.contains(child));
+        let is_whole =
+            part.ino != Ino::DAT && self.entries_at(block, part).is_some_and(|it| has_all(&it));
+        // Where it begins is for the one above to say.
+        if is_whole || !(1..=max_children(self.geometry.block_size)).contains(&children.len()) {
             return None;
         }
         let mut bytes = vec![0; self.geometry.block_size.bytes()];
@@ -288,11 +297,24 @@ impl Anew<'_> {
                 Some(_) => {}
             }
         }
-        if but_for.is_some() {
-            held.extend(self.held_by_root(part));
+        match but_for {
+            Some(_) => held.extend(self.held_by_root(part)),
+            // Of a file that has lost its inode, too, nothing else tells of nodes of which no summary does.
+            None => lost.extend(self.unclaimed_nodes(part)),
         }
         lost.retain(|vblock| !held.contains(vblock));
         lost
+    }
+
+    /// Blocks of which the DAT alone tells, and that look like nothing: they may have been nodes of a file.
+    fn unclaimed_nodes(&self, part: &Part) -> Vec<VBlockNr> {
+        let looks_like_something = |block: BlockNr| {
+            let is_node =
+                |level| self.read(block).is_some_and(|it| Node::parse(&it, level).is_ok());
+            (1..LEVEL_MAX).any(is_node) || self.read(block).is_some_and(|it| begins_directory(&it))
+        };
+        let unclaimed = self.unclaimed(part).into_iter();
+        unclaimed.filter(|(block, _)| !looks_like_something(*block)).map(|(_, it)| it).collect()
     }
 
     /// The nodes to which the root of a file's map leads, if that is known.
@@ -347,11 +369,12 @@ impl Anew<'_> {
     /// A pointer that leads to what belongs there, or that is taken out.
     fn pointer(&mut self, holder: Holder, part: &Part) -> Option<Replacement> {
         let above = Part { level: part.level + 1, ..part.clone() };
-        let right = self.children(&above).first().copied();
-        if let Some(pointer) = self.held(holder, part)
-            && let Some(owned) = self.owned(part, pointer, right)
-        {
-            return Some(owned);
+        let mut right = self.children(&above).first().copied();
+        if let Some(pointer) = self.held(holder, part) {
+            if let Some(owned) = self.owned(part, pointer, right) {
+                return Some(owned);
+            }
+            right = right.or_else(|| self.begins_elsewhere(part, pointer));
         }
         let put = |entries: &mut Vec<Entry>| {
             let at = entries.iter().position(|(key, _)| *key == part.key)?;
@@ -359,7 +382,7 @@ impl Anew<'_> {
                 Some(right) => entries[at] = right,
                 None => _ = entries.remove(at),
             }
-            Some(())
+            entries.is_sorted_by_key(|(key, _)| *key).then_some(())
         };
         let (at, bytes) = match holder {
             Holder::Root(at) => (at, self.changed_root(at, part, right, &put)?),
@@ -386,6 +409,35 @@ impl Anew<'_> {
             }
         };
         Some(Replacement::new(at, bytes, risk, action))
+    }
+
+    /// The entries of a node, if it is whole and has none of the next one.
+    fn entries_at(&self, block: BlockNr, part: &Part) -> Option<Vec<Entry>> {
+        let bytes = self.read(block)?;
+        let node = Node::parse(&bytes, part.level).ok().filter(|it| it.validate(None).is_ok())?;
+        let last = node.key(node.children() - 1);
+        part.limit.is_none_or(|limit| last < limit).then(|| node.entries().collect())
+    }
+
+    /// Returns the entry of a node to which a pointer leads, if the node begins with another key, because some are
+    /// lost or were found again, and no log tells that it is another's.
+    fn begins_elsewhere(&mut self, part: &Part, pointer: u64) -> Option<Entry> {
+        let vblock = VBlockNr(pointer);
+        // A checkpoint of the past shares the node with one in which that has been put right already.
+        let is_shared = part.life.end == Cno::MAX && self.disputed.is_shared(vblock);
+        if part.level == 0 || part.ino == Ino::DAT || is_shared {
+            return None;
+        }
+        let entry = self.dat.as_mut()?.entry(vblock)?;
+        let own = |(ino, _, info): (Ino, Cno, BlockInfo)| {
+            ino == part.ino && info == BlockInfo::Node { vblocknr: vblock }
+        };
+        let lives = entry.start <= part.life.start && entry.end >= part.life.end;
+        if !lives || !self.described(entry.block).is_none_or(own) {
+            return None;
+        }
+        let (first, _) = *self.entries_at(entry.block, part)?.first()?;
+        (first != part.key).then_some((first, pointer))
     }
 
     /// The pointer as it is.
@@ -645,7 +697,36 @@ impl Anew<'_> {
         Some(Replacement { is_made_up: true, ..made })
     }
 
+    /// The names in the newest version that can be read of each block of a directory, of files that are there.
+    pub(crate) fn former_names(&self, directory: Ino) -> Vec<(Vec<u8>, Ino)> {
+        let generation = |ino, cno| Some(self.inode_as_of(ino, cno)?.i_generation.get());
+        let (mut named, mut known) = (Vec::new(), BTreeSet::new());
+        for block in self.logged.data(directory, 0, None) {
+            let Some(offset) = block.offset().filter(|it| !known.contains(it)) else { continue };
+            let Some(bytes) = self.read_as_written(block.block) else { continue };
+            known.insert(offset);
+            let is_same = |(_, ino): &(Vec<u8>, Ino)| {
+                let then = generation(*ino, block.since);
+                then.is_some() && then == generation(*ino, self.newest.cno)
+            };
+            named.extend(salvage::names_in(&bytes).into_iter().filter(is_same));
+        }
+        named
+    }
+
+    /// Whether anything in a block looks like a name of a directory.
+    fn tells_names(&self, block: BlockNr) -> bool {
+        self.read(block).is_some_and(|bytes| salvage::has_names(&bytes))
+    }
+
     fn directory_block(&self, at: Position, part: &Part) -> Option<Replacement> {
+        // The block is right, and the inode that led here is not.
+        if self.remade_ifile.has_inode(part.ino, part.life.start, &self.geometry)
+            && self.is_as_written(at.block)
+            && !self.tells_names(at.block)
+        {
+            return None;
+        }
         let found = self.read(at.block);
         let is_readable = found.is_some();
         let doubtful = || read(self.as_found, &self.geometry, at.block);

@@ -48,7 +48,7 @@ impl Draft {
         let errors = errors_of_past(report);
         let broken: BTreeMap<Cno, &Finding> = report
             .errors()
-            .filter(|it| breaks_its_checkpoint(it))
+            .filter(|it| breaks_its_checkpoint(it) || self.has_a_better_one_than(it))
             .filter_map(|it| Some((it.place.checkpoint?, it)))
             .collect();
         for (cno, finding) in broken.into_iter().rev() {
@@ -82,6 +82,12 @@ impl Draft {
             return Ok(true);
         }
         Ok(false)
+    }
+
+    /// Whether an error is of the checkpoint that was the newest before an earlier pass has put it right, or of one that
+    /// the pass has made in between.
+    fn has_a_better_one_than(&self, finding: &Finding) -> bool {
+        self.made_after.is_some_and(|newest| finding.place.checkpoint >= Some(newest))
     }
 
     /// Whether what is wrong with a checkpoint ends with it, and is not found in the one before instead,

@@ -1,9 +1,9 @@
 //! Summaries that are contradicted by a block map and the DAT together. If nothing else in the logs is
 //! what these lead to, it is the summary that says something wrong of a block, and it is set right.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use nilfs_check::{Part, Position, Report, Rule};
+use nilfs_check::{Part, Position, Report, Rule, Unclaimed};
 use nilfs_ondisk::bmap::{Entry, Node};
 use nilfs_ondisk::crc::{BlockSum, Crc, Verdict};
 use nilfs_ondisk::dat::DatEntry;
@@ -23,11 +23,13 @@ pub(crate) struct Disputed {
     shared: HashSet<VBlockNr>,
     /// Virtual blocks that do not live as long as they are needed.
     short_lived: HashSet<VBlockNr>,
+    /// Blocks of which the DAT alone tells.
+    unclaimed: BTreeMap<BlockNr, Unclaimed>,
 }
 
 impl Disputed {
     pub(crate) fn of(report: &Report) -> Self {
-        let mut disputed = Self::default();
+        let mut disputed = Self { unclaimed: report.unclaimed.clone(), ..Self::default() };
         for finding in &report.findings {
             let Some(vblock) = finding.place.vblock else { continue };
             match (finding.rule, finding.place.ino, finding.place.file_block) {
@@ -40,6 +42,11 @@ impl Disputed {
             }
         }
         disputed
+    }
+
+    /// Whether a virtual block was reached twice.
+    pub(crate) fn is_shared(&self, vblock: VBlockNr) -> bool {
+        self.shared.contains(&vblock)
     }
 }
 
@@ -75,7 +82,7 @@ impl Anew<'_> {
             return self.owned_by_dat(part, BlockNr(pointer), known);
         }
         let vblock = VBlockNr(pointer);
-        if known.is_some() || self.disputed.shared.contains(&vblock) {
+        if known.is_some() || self.disputed.is_shared(vblock) {
             return None;
         }
         let entry = self.dat.as_mut()?.entry(vblock)?;
@@ -168,8 +175,37 @@ impl Anew<'_> {
         Some(Replacement::new(at, written.0.to_le_bytes().to_vec(), Risk::Safe, action))
     }
 
+    /// Returns blocks of which the DAT alone tells, and which all checkpoints of a part have.
+    pub(crate) fn unclaimed(&self, part: &Part) -> BTreeMap<BlockNr, VBlockNr> {
+        let all = self.disputed.unclaimed.iter();
+        let living =
+            all.filter(|(_, it)| it.life.start <= part.life.start && it.life.end >= part.life.end);
+        living.map(|(block, it)| (*block, it.vblock)).collect()
+    }
+
+    /// Returns those of a part of a file that lie right before its nodes: a log has the nodes of a file after its
+    /// data (docs/format.md §4.2), and lower ones first.
+    pub(crate) fn unclaimed_before(
+        &self,
+        nodes: &BTreeSet<BlockNr>,
+        part: &Part,
+    ) -> BTreeMap<BlockNr, VBlockNr> {
+        let unclaimed = self.unclaimed(part);
+        let mut found = BTreeMap::new();
+        for node in nodes {
+            for block in (0..node.0).rev().map(BlockNr) {
+                match unclaimed.get(&block) {
+                    Some(vblock) => _ = found.insert(block, *vblock),
+                    None if nodes.contains(&block) => {}
+                    None => break,
+                }
+            }
+        }
+        found
+    }
+
     /// What the summary of its log says of a block.
-    fn described(&self, block: BlockNr) -> Option<(Ino, Cno, BlockInfo)> {
+    pub(crate) fn described(&self, block: BlockNr) -> Option<(Ino, Cno, BlockInfo)> {
         let log = self.log_of(block)?;
         log.blocks.into_iter().nth((block.0 - log.payload.0) as usize)
     }
@@ -210,12 +246,22 @@ impl Anew<'_> {
     /// Reads a block, unless its log has a checksum of it that is another one.
     pub(crate) fn read_as_written(&self, block: BlockNr) -> Option<Vec<u8>> {
         let bytes = self.read(block)?;
-        let log = self.log_of(block);
-        let sum = log.and_then(|log| {
-            let nth = usize::try_from(block.0.checked_sub(log.payload.0)?).ok()?;
-            log.sums?.get(nth).copied()
-        });
+        let sum = self.sum_of(block);
         sum.is_none_or(|sum| sum.judge(&bytes) != Verdict::Wrong).then_some(bytes)
+    }
+
+    /// Whether a block is known to be what was written.
+    pub(crate) fn is_as_written(&self, block: BlockNr) -> bool {
+        let bytes = self.read(block);
+        let judged = self.sum_of(block).zip(bytes).map(|(sum, bytes)| sum.judge(&bytes));
+        judged == Some(Verdict::Right)
+    }
+
+    /// The checksum that its log has of a block.
+    fn sum_of(&self, block: BlockNr) -> Option<BlockSum> {
+        let log = self.log_of(block)?;
+        let nth = usize::try_from(block.0.checked_sub(log.payload.0)?).ok()?;
+        log.sums?.get(nth).copied()
     }
 
     /// Whether its log says of a block that it is something else of its file, or of another.

@@ -42,7 +42,7 @@ pub(crate) use self::seal::is_whole;
 
 /// How often the corrected volume is checked and corrected again. Each round is for what the one
 /// before has uncovered.
-const ROUNDS: usize = 16;
+const ROUNDS: usize = 64;
 
 /// How often the same is corrected, because something else has come to light.
 const MOST_TIMES: u8 = 3;
@@ -77,6 +77,8 @@ pub(crate) struct Draft {
     pub(crate) moved_cursor: bool,
     /// What is corrected of files.
     pub(crate) sharing: Sharing,
+    /// Whether errors may come to light in checkpoints of which damage hides files or names.
+    pub(crate) shows_more: bool,
     /// Content that is moved, and not known to be what was written.
     pub(crate) doubts: Vec<Doubt>,
     /// Whether what is there is taken for what was written.
@@ -119,6 +121,8 @@ pub(crate) struct Draft {
     /// Files of which something was made anew, in these checkpoints: if they have fewer blocks then, something
     /// is lost.
     remade: BTreeMap<Ino, Range<Cno>>,
+    /// The checkpoint that was the newest before the first pass.
+    pub(crate) made_after: Option<Cno>,
     /// Checkpoints of the past that may have to be given up.
     pub(crate) doomed: Doomed,
     /// Blocks of the cpfile that were made anew: checkpoints that have been deleted may be in them again.
@@ -165,6 +169,7 @@ impl Draft {
             lost: Vec::new(),
             moved_cursor: false,
             sharing: Sharing::All,
+            shows_more: false,
             doubts: Vec::new(),
             accept,
             in_view,
@@ -186,6 +191,7 @@ impl Draft {
             has_older_dat: false,
             begun_with: None,
             remade: BTreeMap::new(),
+            made_after: None,
             doomed: Doomed::default(),
             with_deleted: BTreeSet::new(),
         }
@@ -196,7 +202,30 @@ impl Draft {
         let settings = Settings { uuid: self.uuid, accept: self.accept, in_view: self.in_view };
         let settings = (self.options.clone(), settings, self.observer.clone());
         let fresh = Self::new(Arc::clone(&self.below), &self.scratch, settings);
-        Self { sharing: self.sharing, immovable: self.immovable.clone(), ..fresh }
+        Self {
+            sharing: self.sharing,
+            shows_more: self.shows_more,
+            made_after: self.made_after,
+            immovable: self.immovable.clone(),
+            ..fresh
+        }
+    }
+
+    /// Whether nothing of files is corrected.
+    pub(crate) fn leaves_files(&self) -> bool {
+        self.sharing == Sharing::Nothing
+    }
+
+    /// Has less corrected than that which has made a checkpoint worse: what is right for the present may be wrong for
+    /// a checkpoint that shares the block. If that is no help either, what looks worse may only have been hidden.
+    /// Returns whether there is something left to try.
+    pub(crate) fn leave_more(&mut self) -> bool {
+        match self.sharing.less() {
+            Some(sharing) => self.sharing = sharing,
+            None if self.shows_more => return false,
+            None => (self.sharing, self.shows_more) = (Sharing::All, true),
+        }
+        true
     }
 
     /// Whether nothing is to be put right.
@@ -258,6 +287,7 @@ impl Draft {
             self.replace_unreadable(&report)?;
         }
         self.nameless = Nameless::of(&report);
+        self.remember_names(&report)?;
         if !self.in_view && !self.repairs.is_empty() {
             self.doubts = self.doubts_of(&self.segments, report.newest_log)?;
         }
@@ -375,6 +405,7 @@ impl Draft {
             }
         }
         Ok(comes_last && self.apply_stage(report, Stage::SyncLogs)?
+            || self.claim_blocks(report)?
             || self.give_up_broken_past(report)?
             || self.give_names_back(report)?
             || self.apply_stage(report, Stage::Counts)?
@@ -530,7 +561,7 @@ impl Draft {
     }
 
     /// Reads what the logs say about what is to be made anew.
-    fn ask_logs<'c>(
+    pub(crate) fn ask_logs<'c>(
         &mut self,
         geometry: &Geometry,
         report: &Report,
@@ -545,7 +576,7 @@ impl Draft {
             self.scan = self.observer.scan(&*self.device).ok();
         }
         if let Some(scan) = &self.scan {
-            self.logged.load(&wanted, (scan, &*self.device), report.newest_log);
+            self.logged.load(&wanted, (scan, &*self.device), report);
         }
     }
 
@@ -731,14 +762,14 @@ impl Draft {
     }
 
     /// Returns what the logs say, up to the newest one.
-    fn logs(&self, newest: LogCursor) -> Option<Anew<'_>> {
+    pub(crate) fn logs(&self, newest: LogCursor) -> Option<Anew<'_>> {
         let geometry = superblocks::best(&*self.device).ok()?.geometry();
         let device = &*self.device;
         let dat = self.dat(newest)?;
         let (logged, scan) = (&self.logged, self.scan.as_ref());
         let disputed = &self.disputed;
-        let as_found = &*self.below;
-        Some(Anew { device, as_found, geometry, newest, logged, scan, disputed, dat })
+        let (as_found, remade_ifile) = (&*self.below, &self.remade_ifile);
+        Some(Anew { device, as_found, geometry, newest, logged, scan, disputed, remade_ifile, dat })
     }
 
     /// The DAT to which a log with a super root leads; `None` within if that leads to none.

@@ -137,6 +137,11 @@ impl Evidence {
     }
 }
 
+/// Whether a block begins like the first of any directory.
+pub(crate) fn begins_directory(block: &[u8]) -> bool {
+    matches!(dirent::records(block).next(), Some(Ok(own)) if own.name == b"." && own.ino.0 > 0)
+}
+
 /// Whether a block of a file begins like the first of a directory.
 pub(crate) fn is_first_of_directory(block: &[u8], ino: Ino) -> bool {
     matches!(dirent::records(block).next(), Some(Ok(own)) if own.name == b"." && own.ino == ino)

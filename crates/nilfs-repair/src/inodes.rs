@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use nilfs_check::{Part, Position};
+use nilfs_ondisk::bmap::Root;
 use nilfs_ondisk::inode::{FileType, INODE_SIZE, RawInode};
 use nilfs_ondisk::palloc::{Palloc, test_bit};
 use nilfs_ondisk::roll_forward::InodeRecord;
@@ -33,6 +34,10 @@ impl Anew<'_> {
                 slot[..INODE_SIZE].fill(0);
             } else if let Some(inode) = self.brought_up_to_date(inode, &part) {
                 slot[..INODE_SIZE].copy_from_slice(inode.as_bytes());
+            } else if inode.i_links_count.get() > 0 {
+                // What its map had then may be something else now.
+                let inode = RawInode { i_bmap: Root::default().encode(), ..inode };
+                slot[..INODE_SIZE].copy_from_slice(inode.as_bytes());
             }
         }
     }
@@ -50,6 +55,16 @@ impl Anew<'_> {
             Some(_) => Some(false),
         };
         is_deleted || begins_like_directory.is_some_and(|it| it != is_directory)
+    }
+
+    /// Whether the first block of a file is known to be what was written, and is no directory's.
+    pub(crate) fn begins_otherwise(&mut self, part: &Part) -> bool {
+        let data = self.children(&Part { level: 1, ..part.clone() });
+        let first = data.first().filter(|(key, _)| *key == 0).map(|(_, vblock)| VBlockNr(*vblock));
+        let entry = first.and_then(|vblock| self.dat.as_mut()?.entry(vblock));
+        let block = entry.map(|it| it.block).filter(|block| self.is_as_written(*block));
+        let bytes = block.and_then(|block| self.read(block));
+        bytes.is_some_and(|bytes| !is_first_of_directory(&bytes, part.ino))
     }
 
     /// Whether a number was not in use in a checkpoint after the first of these, up to the last: a file that has it
@@ -153,13 +168,16 @@ impl Anew<'_> {
 
     /// An inode for what is left of a file: what an fsync says, else a directory if it begins like one.
     fn made_from_blocks(&mut self, part: &Part) -> Option<RawInode> {
-        let root = self.root(part)?;
-        let data = self.children(&Part { level: 1, ..part.clone() });
-        let blocks = data.last().map_or(0, |(key, _)| key.saturating_add(1));
         let is_directory = match self.synced(part) {
             Some(synced) => FileType::from_mode(synced.mode) == Some(FileType::Directory),
             None => self.has_names(part),
         };
+        // The blocks may be those of a file that had the number before.
+        let is_of_another = is_directory && self.begins_otherwise(part);
+        let root = if is_of_another { Root::default() } else { self.root(part)? };
+        let data = self.children(&Part { level: 1, ..part.clone() });
+        let last = data.last().filter(|_| !is_of_another);
+        let blocks = last.map_or(0, |(key, _)| key.saturating_add(1));
         let written = self.logged.last_written(part.ino);
         let (file_type, permissions, links) = match is_directory || part.ino == Ino::ROOT {
             true => (FileType::Directory, 0o700, 2),

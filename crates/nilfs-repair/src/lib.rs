@@ -51,6 +51,7 @@ mod salvage;
 mod stage;
 mod superblocks;
 mod sync_logs;
+mod unclaimed;
 mod undo;
 mod unmapped;
 mod wrong_bits;
@@ -306,7 +307,10 @@ fn passes(
     for _ in 1..PASSES {
         let Some(after) = plan.after.clone().filter(|_| plan.can_be_applied()) else { break };
         let view = rewrite::view(device, &plan.writes);
-        let next = pass(&view, draft(&view), Ok(after))?;
+        let made_after = plan.before.as_ref().ok().map(|before| before.newest);
+        let mut again = draft(&view);
+        again.made_after = made_after;
+        let next = pass(&view, again, Ok(after))?;
         let is_idle =
             plan.after.iter().zip(&next.after).any(|(one, other)| tells_the_same(one, other));
         if !next.can_be_applied() || is_idle {
@@ -399,13 +403,12 @@ fn pass(
     let usable = rescue::usable(draft.afresh(), &before)?;
     let mut plan = plan_from(device, usable, before)?;
     loop {
-        match (&plan.obstacle, draft.sharing.less()) {
-            // What is right for the present may be wrong for a checkpoint that shares the block.
-            (Some(RepairError::Worse), Some(sharing)) => draft.sharing = sharing,
+        match &plan.obstacle {
+            Some(RepairError::Worse) if draft.leave_more() => {}
+            // All that was corrected made another checkpoint worse.
+            None if draft.leaves_files() && plan.repairs.is_empty() && draft.leave_more() => {}
             // What is elsewhere can be repaired all the same.
-            (Some(RepairError::Damaged(segments)), _) => {
-                draft.immovable.extend(segments.clone());
-            }
+            Some(RepairError::Damaged(segments)) => draft.immovable.extend(segments.clone()),
             _ => break,
         }
         let fewer = match rescue::usable(draft.afresh(), &plan.before) {
@@ -458,7 +461,7 @@ fn plan_from(
             let begun = draft.begun_with.as_ref();
             let is_worse_than = |it: &Report| {
                 let later = begun.filter(|begun| begun.newest > it.newest);
-                is_worse(later.unwrap_or(it), &after, draft.in_view)
+                is_worse(later.unwrap_or(it), &after, &draft)
             };
             if plan.before.as_ref().is_ok_and(is_worse_than) {
                 plan.obstacle = Some(RepairError::Worse);
@@ -473,12 +476,12 @@ fn plan_from(
     Ok(plan)
 }
 
-/// Whether more is wrong with the volume as a whole, or with any checkpoint of the past. Where checkpoints are
-/// seen that damage had hidden, their errors are not new: the next pass judges by them. Nor are those of logs
-/// that can be rolled forward now, and of inodes in blocks that could not be read.
-fn is_worse(before: &Report, after: &Report, in_view: bool) -> bool {
+/// Whether more is wrong with the volume as a whole, or with any checkpoint of the past, when a draft has been
+/// written. Where checkpoints are seen that damage had hidden, their errors are not new: the next pass judges by
+/// them. Nor are those of logs that can be rolled forward now, and of inodes in blocks that could not be read.
+fn is_worse(before: &Report, after: &Report, draft: &Draft) -> bool {
     // A view makes none.
-    let made = if in_view { 0 } else { after.newest.0.saturating_sub(before.newest.0) };
+    let made = if draft.in_view { 0 } else { after.newest.0.saturating_sub(before.newest.0) };
     if after.counts.checkpoints_walked > before.counts.checkpoints_walked + made {
         return false;
     }
@@ -495,8 +498,14 @@ fn is_worse(before: &Report, after: &Report, in_view: bool) -> bool {
     let hides_inodes = |it: &Finding| it.rule == Rule::Readable && it.place.ino == Some(Ino::IFILE);
     let hiding = |report: &Report| report.errors().filter(|it| hides_inodes(it)).count();
     let shows_inodes = hiding(after) < hiding(before);
+    let was_hidden = |it: &Finding| {
+        let cno = it.place.checkpoint.map(|cno| cno.min(before.newest));
+        draft.shows_more && cno.is_some_and(|cno| before.partly_seen.contains(&cno))
+    };
     let is_shown = |it: &Finding| {
-        shows_logs && is_of_logs(it) || shows_inodes && matches!(it.rule, Rule::Inode)
+        shows_logs && is_of_logs(it)
+            || shows_inodes && matches!(it.rule, Rule::Inode)
+            || was_hidden(it)
     };
     let errors = |report: &Report| {
         let mut errors = BTreeMap::new();

@@ -1,14 +1,19 @@
 //! What the logs say about the blocks of files: which block of which file lies where, and when it was
 //! written. It is what a map, a DAT entry or an inode is made anew from.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use nilfs_check::{Report, Unclaimed};
 use nilfs_device::Device;
 use nilfs_engine::scan::{FoundLog, Scan};
+use nilfs_ondisk::bmap::{Entry, LEVEL_MAX, Node};
 use nilfs_ondisk::roll_forward::{InodeRecord, Record};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::superblock::LogCursor;
-use nilfs_ondisk::{BlockNr, Cno, Ino, Seq, VBlockNr};
+use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, Seq, VBlockNr};
+
+use crate::dat::read;
+use crate::file_type::is_first_of_directory;
 
 /// A block as its log describes it.
 #[derive(Debug, Clone, Copy)]
@@ -56,19 +61,24 @@ pub(crate) struct LoggedBlocks {
     generations: HashMap<Ino, u32>,
     /// Inodes of these files as the first such log has them.
     inodes: HashMap<Ino, InodeRecord>,
+    /// Blocks of logs without a summary.
+    unclaimed: BTreeMap<BlockNr, Unclaimed>,
 }
 
 impl LoggedBlocks {
-    /// Reads the summaries of all logs up to the newest one, unless that is known which is wanted.
+    /// Reads the summaries of all logs up to the newest one of a report, unless that is known which is wanted.
     pub(crate) fn load(
         &mut self,
         wanted: &Wanted,
         (scan, device): (&Scan, &dyn Device),
-        newest: LogCursor,
+        report: &Report,
     ) {
-        if self.wanted.contains(wanted) {
+        let newest = report.newest_log;
+        let is_known = |(block, it): (&BlockNr, &Unclaimed)| self.unclaimed.get(block) == Some(it);
+        if self.wanted.contains(wanted) && report.unclaimed.iter().all(is_known) {
             return;
         }
+        self.unclaimed.clone_from(&report.unclaimed);
         self.wanted.files.extend(&wanted.files);
         self.wanted.vblocks.extend(&wanted.vblocks);
         (self.files, self.vblocks) = Default::default();
@@ -76,6 +86,7 @@ impl LoggedBlocks {
         for log in scan.logs.iter().filter(|log| log.header.cno <= newest.cno) {
             blocks_of(scan, device, log, &mut |ino, logged| self.add(ino, logged));
         }
+        self.recognize(scan, device);
         self.add_generations((scan, device), newest);
         for blocks in self.files.values_mut() {
             blocks.sort_by_key(|it| (it.offset(), std::cmp::Reverse(it.written)));
@@ -94,6 +105,49 @@ impl LoggedBlocks {
                 *known = logged;
             }
         }
+    }
+
+    /// Adds blocks of logs without a summary that tell by themselves whose they are: first blocks of directories, and
+    /// nodes with entries that logs describe.
+    fn recognize(&mut self, scan: &Scan, device: &dyn Device) {
+        let unclaimed = std::mem::take(&mut self.unclaimed);
+        for (block, it) in &unclaimed {
+            let Some(bytes) = read(device, &scan.geometry, *block) else { continue };
+            let own = |ino: &&Ino| is_first_of_directory(&bytes, **ino);
+            if let Some(ino) = self.wanted.files.iter().find(own).copied() {
+                let info = BlockInfo::Data { vblocknr: it.vblock, offset: FileBlock(0) };
+                self.add(ino, of_no_log(*block, it, info));
+            }
+        }
+        for level in 1..LEVEL_MAX {
+            let owners = self.owners();
+            let mut nodes = Vec::new();
+            for (block, it) in &unclaimed {
+                let Some(bytes) = read(device, &scan.geometry, *block) else { continue };
+                let owner = |(key, pointer): Entry| {
+                    let (ino, offset) = *owners.get(&VBlockNr(pointer))?;
+                    (offset.is_none_or(|offset| offset == key)).then_some(ino)
+                };
+                let node = Node::parse(&bytes, level).ok().filter(|it| it.validate(None).is_ok());
+                let inos: Option<BTreeSet<Ino>> =
+                    node.map(|node| node.entries().filter_map(owner).collect());
+                if let Some([ino]) = inos.map(Vec::from_iter).as_deref() {
+                    let info = BlockInfo::Node { vblocknr: it.vblock };
+                    nodes.push((*ino, of_no_log(*block, it, info)));
+                }
+            }
+            if nodes.is_empty() {
+                break;
+            }
+            nodes.into_iter().for_each(|(ino, logged)| self.add(ino, logged));
+        }
+        self.unclaimed = unclaimed;
+    }
+
+    /// The files of blocks with virtual numbers, and the places of those that are data.
+    fn owners(&self) -> HashMap<VBlockNr, (Ino, Option<u64>)> {
+        let all = self.files.iter().flat_map(|(ino, blocks)| blocks.iter().map(|it| (*ino, it)));
+        all.filter_map(|(ino, it)| Some((it.info.vblock()?, (ino, it.offset())))).collect()
     }
 
     fn add_generations(&mut self, (scan, device): (&Scan, &dyn Device), newest: LogCursor) {
@@ -156,6 +210,11 @@ impl LoggedBlocks {
     pub(crate) fn with(&self, vblock: VBlockNr) -> Option<&Logged> {
         self.vblocks.get(&vblock)
     }
+}
+
+/// A block of which no log tells, and which was written before all others.
+fn of_no_log(block: BlockNr, it: &Unclaimed, info: BlockInfo) -> Logged {
+    Logged { block, info, since: it.life.start, written: (Seq(0), block), time: 0 }
 }
 
 /// Calls `visit` with every block that a log describes, and its file.

@@ -103,6 +103,13 @@ impl RemadeIfile {
         self.0.entry(part.key).or_default().insert(block, part.life.clone());
     }
 
+    /// Whether the block with an inode of a checkpoint is one of them.
+    pub(crate) fn has_inode(&self, ino: Ino, cno: Cno, geometry: &Geometry) -> bool {
+        let layout = Palloc::new(geometry.block_size, geometry.inode_size);
+        let versions = self.0.get(&layout.entry(ino.0).block.0);
+        versions.is_some_and(|it| it.values().any(|life| life.contains(&cno)))
+    }
+
     /// The number of a file of which a name is all that tells, and its bit, which is clear: what would tell
     /// otherwise, bitmap and inode, has been lost.
     pub(crate) fn told_by_name(

@@ -139,8 +139,8 @@ fn fatal(report: &Report) -> Option<&Finding> {
         Rule::BlockMap | Rule::Pointer | Rule::Owner | Rule::Readable | Rule::SharedBlock => {
             of_metadata(finding)
         }
-        // Without a root directory nothing can be mounted.
-        Rule::Directory | Rule::Inode => {
+        // Without a root directory nothing can be mounted. Blocks that it lacks are filled in.
+        Rule::Inode => {
             finding.place.ino == Some(Ino::ROOT) && finding.place.checkpoint == Some(report.newest)
         }
         Rule::Checkpoint => finding.place.checkpoint == Some(report.newest),

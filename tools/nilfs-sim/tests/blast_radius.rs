@@ -153,6 +153,24 @@ fn of_volumes_that_have_lived_for_longer() {
     }
 }
 
+/// Runs of zeros that cost more than was in them: a summary with nodes and blocks of directories beside it, and most of
+/// the newest log, which takes many rounds of corrections.
+#[test]
+fn of_a_summary_and_what_lies_beside_it() {
+    for (left, block_bytes, runs) in [
+        (Left::Full, 4096, &[(7_077_888, 16 << 10), (2_596_864, 64 << 10)][..]),
+        (Left::LivedInCrashed, 1024, &[(6_381_568, 16 << 10)]),
+        (Left::LivedIn, 1024, &[(6_070_272, 16 << 10), (6_144_000, 64 << 10)]),
+    ] {
+        let sample = Which { left, block_bytes }.make(SEED).unwrap();
+        for (start, length) in runs {
+            let damage = Damage { harm: Harm::Zeros, bytes: *start..start + length };
+            let verdict = judge(&sample, &damage, SEED, None).unwrap();
+            assert!(verdict.violations.is_empty(), "{left:?}, {start}: {:?}", verdict.violations);
+        }
+    }
+}
+
 /// Of 159 fresh volumes, 47 were mounted as the empty checkpoint that the superblocks name, and a check found
 /// nothing.
 #[test]
