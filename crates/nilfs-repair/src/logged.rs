@@ -1,6 +1,7 @@
 //! What the logs say about the blocks of files: which block of which file lies where, and when it was
 //! written. It is what a map, a DAT entry or an inode is made anew from.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nilfs_check::{Report, Unclaimed};
@@ -89,7 +90,8 @@ impl LoggedBlocks {
         self.recognize(scan, device);
         self.add_generations((scan, device), newest);
         for blocks in self.files.values_mut() {
-            blocks.sort_by_key(|it| (it.offset(), std::cmp::Reverse(it.written)));
+            // The cleaner may have written an older version last.
+            blocks.sort_by_key(|it| (it.offset(), Reverse((it.since, it.written))));
         }
     }
 
@@ -180,7 +182,7 @@ impl LoggedBlocks {
         self.inodes.get(&ino)
     }
 
-    /// The nodes of a file, those first that were written last. Some blocks, of nodes and of data, may
+    /// The nodes of a file, those first that are of the latest checkpoints. Some blocks, of nodes and of data, may
     /// have been written over, and some belong to files that had the number before.
     pub(crate) fn nodes(&self, ino: Ino) -> &[Logged] {
         let all = self.of(ino);
@@ -188,7 +190,7 @@ impl LoggedBlocks {
     }
 
     /// The blocks of data of a file from one on, up to before another, by place; of each place, those
-    /// first that were written last.
+    /// first that are of the latest checkpoints.
     pub(crate) fn data(&self, ino: Ino, from: u64, to: Option<u64>) -> &[Logged] {
         let all = self.of(ino);
         let before = |end: u64| all.partition_point(|it| it.offset() < Some(end));

@@ -171,6 +171,21 @@ fn of_a_summary_and_what_lies_beside_it() {
     }
 }
 
+/// A bitmap of the past, in logs without checksums of their blocks, was made anew from inodes of another checkpoint: of
+/// two versions of a block, the one that the cleaner had written last was taken for the newer.
+#[test]
+fn of_bitmaps_that_linux_has_written() {
+    let sample = Which { left: Left::Linux, block_bytes: 4096 }.make(SEED).unwrap();
+    let bitmaps = sample.blocks.iter().filter(|block| block.holds == Holds::InodeBitmap);
+    let damages = bitmaps.flat_map(|block| {
+        [Harm::Zeros, Harm::Garbage].map(|harm| Damage::of_block(&sample, block.number, harm))
+    });
+    for damage in damages {
+        let verdict = judge(&sample, &damage, SEED, None).unwrap();
+        assert!(verdict.violations.is_empty(), "{:?}: {:?}", damage.bytes, verdict.violations);
+    }
+}
+
 /// Of 159 fresh volumes, 47 were mounted as the empty checkpoint that the superblocks name, and a check found
 /// nothing.
 #[test]
