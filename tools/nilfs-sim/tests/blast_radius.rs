@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-use nilfs_sim::blast::blocks::{Block, Holds};
+use nilfs_sim::blast::blocks::Holds;
 use nilfs_sim::blast::damage::{Damage, Harm};
 use nilfs_sim::blast::samples::{Left, Sample, Which};
-use nilfs_sim::blast::verdict::{Class, Verdict, Violation, judge};
+use nilfs_sim::blast::verdict::{Verdict, judge};
 use nilfs_sim::clock::ThreadClock;
 
 /// Seed of volumes, bits and noise.
@@ -21,7 +21,7 @@ const ONE_IN: usize = 10;
 /// One in so many, of a volume that has many more.
 const ONE_IN_MANY: usize = 50;
 
-/// Damages one in so many blocks of each kind of a volume, and holds what is wrong against what may be.
+/// Damages one in so many blocks of each kind of a volume: no promise is broken.
 fn damage_some(which: Which, one_in: usize) {
     let sample = which.make(SEED).unwrap();
     let mut damages = Vec::new();
@@ -39,7 +39,7 @@ fn damage_some(which: Which, one_in: usize) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Judges damaged volumes on all cores. Returns how many there were, and what was wrong that must not be.
+/// Judges damaged volumes on all cores. Returns how many there were, and what was wrong.
 fn judge_all(sample: &Sample, damages: Vec<Damage>) -> (usize, Vec<String>) {
     let (next, results) = (Mutex::new(damages.into_iter()), Mutex::new((0, Vec::new())));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -62,61 +62,16 @@ fn judge_all(sample: &Sample, damages: Vec<Damage>) -> (usize, Vec<String>) {
     results.into_inner().unwrap()
 }
 
-/// What is wrong and not known to be to come, with how to see it again.
+/// Violations, with how to see them again.
 fn wrong(sample: &Sample, damage: &Damage, verdict: &Verdict) -> Vec<String> {
     let block = damage.blocks(sample).next();
-    let may_be = |what| block.is_some_and(|it| is_to_come(sample, it, damage.harm, what));
     let number = damage.bytes.start / sample.block_bytes();
-    let wrong = verdict.violations.iter().filter(|it| !may_be(it));
-    let shown = wrong.map(|what| {
+    let shown = verdict.violations.iter().map(|what| {
         let (which, harm) = (sample.which, damage.harm);
         let holds = block.map_or_else(|| "free".into(), |it| it.holds.to_string());
         format!("--seed {SEED} --volume {which} --harm {harm} --block {number} ({holds}): {what}")
     });
     shown.collect()
-}
-
-/// Returns whether a violation is known, because the promise does not hold yet. A change that makes it hold
-/// takes it out here. All that is not listed holds for all that is damaged here.
-fn is_to_come(sample: &Sample, block: &Block, harm: Harm, violation: &Violation) -> bool {
-    use Holds::{Content, Directory, Inodes, Node, Summary, SuperRoot};
-    let is_of = |kinds: &[Holds]| kinds.contains(&block.holds);
-    let is_crashed = matches!(sample.which.left, Left::Crashed | Left::Fresh);
-    let is_newest = block.log == Some(sample.newest_log);
-    // Nothing comes of one bit.
-    if harm == Harm::Bit {
-        return false;
-    }
-    match violation.class {
-        Class::Panic | Class::Undo => false,
-        // What a block of a sync log swapped with another costs; old names in a directory.
-        Class::StepBack => {
-            is_of(&[Directory])
-                || is_crashed && harm == Harm::Swapped && is_of(&[Content, SuperRoot])
-        }
-        // The checker takes the newest log of a closed volume for torn, and counts on from a chain that a
-        // mount ends.
-        Class::Disagree => {
-            is_newest
-                || is_of(&[Directory])
-                || is_crashed && (is_of(&[Content]) || harm == Harm::Unreadable)
-                // A repair that goes on from an older checkpoint counts on.
-                || is_crashed && harm == Harm::Swapped && is_of(&[Summary])
-        }
-        // A log pays for one of its blocks, and so does what comes after it.
-        Class::LostMore | Class::WrongExit => {
-            is_crashed
-                || is_newest
-                || harm == Harm::Unreadable
-                || is_of(&[Summary, Directory, Inodes, Node])
-        }
-        Class::Unnamed | Class::Laundered | Class::Unrepaired => {
-            is_crashed
-                || is_newest
-                || harm == Harm::Unreadable
-                || is_of(&[Summary, Directory, Inodes, Content])
-        }
-    }
 }
 
 #[test]
