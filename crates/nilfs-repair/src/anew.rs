@@ -697,23 +697,6 @@ impl Anew<'_> {
         Some(Replacement { is_made_up: true, ..made })
     }
 
-    /// The names in the newest version that can be read of each block of a directory, of files that are there.
-    pub(crate) fn former_names(&self, directory: Ino) -> Vec<(Vec<u8>, Ino)> {
-        let generation = |ino, cno| Some(self.inode_as_of(ino, cno)?.i_generation.get());
-        let (mut named, mut known) = (Vec::new(), BTreeSet::new());
-        for block in self.logged.data(directory, 0, None) {
-            let Some(offset) = block.offset().filter(|it| !known.contains(it)) else { continue };
-            let Some(bytes) = self.read_as_written(block.block) else { continue };
-            known.insert(offset);
-            let is_same = |(_, ino): &(Vec<u8>, Ino)| {
-                let then = generation(*ino, block.since);
-                then.is_some() && then == generation(*ino, self.newest.cno)
-            };
-            named.extend(salvage::names_in(&bytes).into_iter().filter(is_same));
-        }
-        named
-    }
-
     /// Whether anything in a block looks like a name of a directory.
     fn tells_names(&self, block: BlockNr) -> bool {
         self.read(block).is_some_and(|bytes| salvage::has_names(&bytes))

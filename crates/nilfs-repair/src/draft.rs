@@ -287,7 +287,6 @@ impl Draft {
             self.replace_unreadable(&report)?;
         }
         self.nameless = Nameless::of(&report);
-        self.remember_names(&report)?;
         if !self.in_view && !self.repairs.is_empty() {
             self.doubts = self.doubts_of(&self.segments, report.newest_log)?;
         }

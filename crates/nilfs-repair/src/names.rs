@@ -15,9 +15,6 @@ const LOST_AND_FOUND: &str = "lost+found";
 /// Holes of a directory that are filled. With more of them, its size is nonsense.
 const MOST_HOLES: u64 = 4096;
 
-/// Directories that are looked at on the way from one to the root directory.
-const MOST_LEVELS: usize = 1024;
-
 /// What of the present has no name, or no place for one.
 #[derive(Debug, Default)]
 pub(crate) struct Nameless {
@@ -29,8 +26,6 @@ pub(crate) struct Nameless {
     links: BTreeMap<Ino, u16>,
     /// Directories of which something is wrong that is not corrected. They may have holes.
     directories: BTreeSet<Ino>,
-    /// Names that the unreachable files had in directories that have lost blocks.
-    former: BTreeMap<Ino, BTreeSet<(Ino, Vec<u8>)>>,
 }
 
 impl Nameless {
@@ -57,19 +52,6 @@ impl Nameless {
             deleted: about(Rule::Orphan).collect(),
             links: links.collect(),
             directories: directories.filter_map(|it| it.place.ino).collect(),
-            former: BTreeMap::new(),
-        }
-    }
-
-    /// Directories that may have holes.
-    pub(crate) fn directories(&self) -> &BTreeSet<Ino> {
-        &self.directories
-    }
-
-    /// Takes note of a name that a file had in a directory that has lost blocks.
-    pub(crate) fn remember(&mut self, directory: Ino, name: Vec<u8>, ino: Ino) {
-        if self.unreachable.contains(&ino) || !self.directories.is_empty() {
-            self.former.entry(ino).or_default().insert((directory, name));
         }
     }
 
@@ -103,12 +85,6 @@ impl Nameless {
         }
         let below = self.names_below(fs)?;
         for ino in topmost(&below) {
-            if let Some(name) = self.give_name_back(fs, ino)? {
-                let action = format!("give it the name {name:?} back, which it had before");
-                let fault = "no name leads to it".to_owned();
-                repairs.push(repair(ino, fault, action, Some(Loss::Attributes)));
-                continue;
-            }
             let directory = lost_and_found(fs)?;
             fs.adopt(ino, &directory.0, format!("#{ino}").as_bytes())?;
             let action = format!("put it into {}, as #{ino}", directory.1);
@@ -122,22 +98,6 @@ impl Nameless {
             }
         }
         Ok(repairs)
-    }
-
-    /// Gives a file a name that it had, and returns the name, if its directory is there and has no other such.
-    fn give_name_back(&self, fs: &Filesystem, ino: Ino) -> Result<Option<String>, RepairError> {
-        for (directory, name) in self.former.get(&ino).into_iter().flatten() {
-            let Ok(parent) = fs.by_number(*directory) else { continue };
-            if is_below(fs, &parent, ino) {
-                continue;
-            }
-            match unless_it_is_of_the_file(fs.adopt(ino, &parent, name)) {
-                Ok(Some(())) => return Ok(Some(String::from_utf8_lossy(name).into_owned())),
-                Ok(None) | Err(Error::Exists | Error::TooManyLinks | Error::NameTooLong) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(None)
     }
 
     /// The unreachable files, with what the names in them lead to. A directory of which not even the name of
@@ -161,21 +121,6 @@ impl Nameless {
         }
         Ok(below)
     }
-}
-
-/// Whether a directory is another one, or lies below it as far as the names of those above tell.
-fn is_below(fs: &Filesystem, directory: &InodeRef, above: Ino) -> bool {
-    let mut at = directory.clone();
-    for _ in 0..MOST_LEVELS {
-        match at.ino() {
-            ino if ino == above => return true,
-            Ino::ROOT => return false,
-            _ => {}
-        }
-        let Ok(found) = fs.lookup(&at, b"..") else { return false };
-        at = found.inode;
-    }
-    true
 }
 
 /// The unreachable files to which no other unreachable file leads; of directories that lead to each

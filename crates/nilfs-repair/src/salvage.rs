@@ -35,7 +35,6 @@ impl fmt::Display for Source {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LostName {
     pub(crate) block: BlockNr,
-    pub(crate) directory: Ino,
     pub(crate) source: Source,
     pub(crate) name: Vec<u8>,
     pub(crate) ino: Ino,
@@ -43,9 +42,9 @@ pub(crate) struct LostName {
 }
 
 impl LostName {
-    fn new((directory, block): (Ino, BlockNr), source: Source, record: &Record<'_>) -> Self {
+    fn new(block: BlockNr, source: Source, record: &Record<'_>) -> Self {
         let name = record.name.to_vec();
-        Self { block, directory, source, name, ino: record.ino, type_code: record.type_code }
+        Self { block, source, name, ino: record.ino, type_code: record.type_code }
     }
 
     /// Puts the name into its block again. `None` if there is no room for it.
@@ -117,7 +116,7 @@ pub(crate) fn directory_block(
     let others = [(Source::Older, older), (Source::Newer, newer), (Source::Doubtful, doubtful)];
     for (source, records) in others {
         let others = records.iter().filter(|it| !seen.contains(it.name) && !is_dot(it));
-        salvaged.lost.extend(others.map(|record| LostName::new((part.ino, block), source, record)));
+        salvaged.lost.extend(others.map(|record| LostName::new(block, source, record)));
     }
     salvaged
 }
@@ -130,12 +129,6 @@ pub(crate) fn named<'b>(block: &'b [u8], name: &[u8]) -> Option<Record<'b>> {
 /// Whether anything in a block looks like a record in use.
 pub(crate) fn has_names(block: &[u8]) -> bool {
     names(block).iter().any(is_plausible)
-}
-
-/// The names in a block, and where they lead, besides "." and "..".
-pub(crate) fn names_in(block: &[u8]) -> Vec<(Vec<u8>, Ino)> {
-    let named = names(block).into_iter().filter(|it| !is_dot(it));
-    named.map(|it| (it.name.to_vec(), it.ino)).collect()
 }
 
 fn is_dot(record: &Record<'_>) -> bool {

@@ -1,5 +1,5 @@
 //! Blocks of data that a map has lost together with the summary that told whose they are. Two witnesses are left: the
-//! DAT counts them as part of the present, and an inode counts more blocks than its map has.
+//! DAT says which checkpoints have them, and an inode counts more blocks than its map has.
 //!
 //! A log has the blocks of a file one after the other: first those of data, in the order of the file, then its nodes
 //! (docs/format.md §4.2). So blocks right before a node are those of its file, if they are as many as the file lacks.
@@ -118,8 +118,8 @@ impl Anew<'_> {
 
 fn repair(finding: &Finding, count: usize) -> Repair {
     let action = match count {
-        1 => "put the block into its map that is in its place among those of its log".to_owned(),
-        _ => format!("put the {count} blocks into its map that are beside its others in their log"),
+        1 => "put a block into its map of which the DAT alone tells".to_owned(),
+        _ => format!("put {count} blocks into its map of which the DAT alone tells"),
     };
     Repair {
         fault: finding.fault(),

@@ -11,7 +11,7 @@ use crate::logged::Wanted;
 use crate::misled::MisledName;
 use crate::salvage::{self, LostName, Source};
 use crate::stage::{Layer, Stage};
-use crate::{Loss, RepairError, Risk, dat, superblocks};
+use crate::{Loss, Risk, dat, superblocks};
 
 impl Draft {
     /// Where names led that are to be taken out, as far as that is proved.
@@ -80,38 +80,12 @@ impl Draft {
             let record = salvage::named(&older, found.name).filter(|it| it.ino != found.ino)?;
             Some(LostName {
                 block: at.block,
-                directory: finding.place.ino?,
                 source: Source::Older,
                 name: record.name.to_vec(),
                 ino: record.ino,
                 type_code: record.type_code,
             })
         })
-    }
-
-    /// Notes the names that older versions have of blocks that directories of the present have lost: a file to which
-    /// no name leads may have had one of them.
-    pub(super) fn remember_names(&mut self, report: &Report) -> Result<(), RepairError> {
-        for lost in &self.lost_names {
-            self.nameless.remember(lost.directory, lost.name.clone(), lost.ino);
-        }
-        let directories = self.nameless.directories().clone();
-        if directories.is_empty() {
-            return Ok(());
-        }
-        let geometry = superblocks::best(&*self.device)?.geometry();
-        let files = directories.iter().copied().chain([Ino::IFILE]).collect();
-        let wanted = Wanted { files, ..Wanted::default() };
-        self.ask_logs(&geometry, report, [].into_iter(), wanted);
-        let Some(logs) = self.logs(report.newest_log) else { return Ok(()) };
-        let former: Vec<_> = directories
-            .iter()
-            .flat_map(|it| logs.former_names(*it).into_iter().map(|former| (*it, former)))
-            .collect();
-        for (directory, (name, ino)) in former {
-            self.nameless.remember(directory, name, ino);
-        }
-        Ok(())
     }
 
     /// Whether a name that leads nowhere in a checkpoint of the past may be right in another one.
