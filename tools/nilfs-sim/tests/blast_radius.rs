@@ -112,17 +112,25 @@ fn of_volumes_that_have_lived_for_longer() {
 /// the newest log, which takes many rounds of corrections.
 #[test]
 fn of_a_summary_and_what_lies_beside_it() {
-    for (left, block_bytes, runs) in [
-        (Left::Full, 4096, &[(7_077_888, 16 << 10), (2_596_864, 64 << 10)][..]),
-        (Left::LivedInCrashed, 1024, &[(6_381_568, 16 << 10)]),
-        (Left::LivedIn, 1024, &[(6_070_272, 16 << 10), (6_144_000, 64 << 10)]),
-    ] {
-        let sample = Which { left, block_bytes }.make(SEED).unwrap();
-        for (start, length) in runs {
-            let damage = Damage { harm: Harm::Zeros, bytes: *start..start + length };
-            let verdict = judge(&sample, &damage, SEED, None).unwrap();
-            assert!(verdict.violations.is_empty(), "{left:?}, {start}: {:?}", verdict.violations);
-        }
+    zeros_break_no_promise((Left::Full, 4096), &[(7_077_888, 16 << 10), (2_596_864, 64 << 10)]);
+    zeros_break_no_promise((Left::LivedInCrashed, 1024), &[(6_381_568, 16 << 10)]);
+    zeros_break_no_promise((Left::LivedIn, 1024), &[(6_070_272, 16 << 10), (6_144_000, 64 << 10)]);
+}
+
+/// Several checkpoints had lost all of their inodes, and none of them was given up: each would have left its errors to
+/// the one before.
+#[test]
+fn of_the_inodes_of_checkpoints_that_follow_each_other() {
+    zeros_break_no_promise((Left::LivedIn, 4096), &[(1_777_664, 512 << 10)]);
+}
+
+/// Judges runs of zeros on a volume, given by where they begin and how many bytes they have.
+fn zeros_break_no_promise((left, block_bytes): (Left, u32), runs: &[(u64, u64)]) {
+    let sample = Which { left, block_bytes }.make(SEED).unwrap();
+    for (start, length) in runs {
+        let damage = Damage { harm: Harm::Zeros, bytes: *start..start + length };
+        let verdict = judge(&sample, &damage, SEED, None).unwrap();
+        assert!(verdict.violations.is_empty(), "{left:?}, {start}: {:?}", verdict.violations);
     }
 }
 
