@@ -77,6 +77,15 @@ impl Root {
         Ok(Root::Tree { level, entries })
     }
 
+    /// Whether it leads to no block.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Root::Direct(pointers) => pointers.iter().all(|pointer| *pointer == 0),
+            Root::Tree { entries, .. } => entries.is_empty(),
+        }
+    }
+
     /// The bytes for the inode.
     ///
     /// # Panics

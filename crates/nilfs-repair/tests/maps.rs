@@ -4,8 +4,10 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
+use nilfs_device::MemoryDevice;
 use nilfs_engine::{Cno, ManualRun, NewInode};
 use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::S_IFREG;
@@ -98,19 +100,45 @@ fn roots_of_metadata_files() {
     });
 }
 
+/// Takes all entries from the root of the map of a file, but for its level. Returns the file.
+fn lose_entries(image: &mut Image, level: u8) -> Ino {
+    let ino = image.named("tree");
+    image.edit_inode(ino, |inode| {
+        inode[MAP].fill(0);
+        (inode[MAP.start], inode[MAP.start + 1]) = (1, level);
+    });
+    ino
+}
+
 /// A root that has lost its entries, and with them its level, looks like that of an empty file: the file
 /// became zeros, without a loss.
 #[test]
 fn roots_without_entries() {
     for level in [1, 2, 3] {
         heals(|image| {
-            let ino = image.named("tree");
-            image.edit_inode(ino, |inode| {
-                inode[MAP].fill(0);
-                (inode[MAP.start], inode[MAP.start + 1]) = (1, level);
-            });
+            lose_entries(image, level);
             true
         });
+    }
+}
+
+/// A mount showed zeros for the file, and would have written beside them.
+#[test]
+fn a_root_without_entries_is_no_hole_to_a_mount() {
+    for block_size in BLOCK_SIZES {
+        let sound = Image::by_linux(block_size);
+        let mut image = sound.clone();
+        let ino = lose_entries(&mut image, 1);
+        let device = Arc::new(MemoryDevice::from(image.bytes));
+        let fs = mount(&device);
+        let file = fs.by_number(ino).unwrap();
+        assert!(fs.read(&file, 0, &mut [0; 10]).unwrap_err().is_damage());
+        // Damage that has been seen makes the mount read-only.
+        assert!(fs.write(&file, 5, b"a part of a block").is_err());
+        drop((file, fs));
+        let patient = Patient::new(Image::from(device.snapshot()));
+        patient.heal();
+        assert_eq!(content(&patient.bytes()), content(&sound.bytes));
     }
 }
 

@@ -80,7 +80,7 @@ pub(crate) trait Content {
             return Ok(place);
         }
         let source = view.source();
-        Ok(match source.lookup(&self.file().map, key)? {
+        Ok(match source.lookup(self.file().map()?, key)? {
             Some(pointer) => Place::Device(source.locate(pointer)?),
             None => Place::Hole,
         })
@@ -91,7 +91,7 @@ pub(crate) trait Content {
     fn is_hole(&self, view: &View, key: FileBlock) -> Result<bool> {
         match self.in_memory(key) {
             Some(place) => Ok(matches!(place, Place::Hole)),
-            None => Ok(view.source().lookup(&self.file().map, key)?.is_none()),
+            None => Ok(view.source().lookup(self.file().map()?, key)?.is_none()),
         }
     }
 
@@ -124,7 +124,7 @@ pub(crate) trait Content {
         let InMemory { blocks, end_below } = self.all_in_memory(from);
         let mut above = blocks.into_iter().peekable();
         let mut stopped = false;
-        view.source().scan(&self.file().map, from, &mut |key, _| {
+        view.source().scan(self.file().map()?, from, &mut |key, _| {
             if end_below.is_some_and(|end| key >= end) {
                 return Ok(ControlFlow::Break(()));
             }
@@ -246,7 +246,10 @@ pub(crate) trait Content {
             unknown.add(keys.start..keys.end.min(end));
             Ok(())
         };
-        view.source().scan_around(&self.file().map, FileBlock(0), &mut visit, &mut lost)?;
+        match self.file().map() {
+            Ok(map) => view.source().scan_around(map, FileBlock(0), &mut visit, &mut lost)?,
+            Err(error) => lost(0..end, error)?,
+        };
         blocks.iter().for_each(|key| data.add(key.0..key.0.saturating_add(1)));
         let (size, block_size) = (self.file().size(), view.store.block_size().bytes64());
         Ok(Survey {
@@ -337,7 +340,7 @@ fn resolve(file: &File, view: &View, keys: Range<u64>) -> Result<Vec<BlockNr>> {
     let count = keys.end.saturating_sub(keys.start);
     let mut found = vec![BlockNr(0); usize::try_from(count).unwrap_or(usize::MAX)];
     let mut translator = view.dat.translator(&view.store);
-    view.source().scan(&file.map, FileBlock(keys.start), &mut |key, pointer| {
+    view.source().scan(file.map()?, FileBlock(keys.start), &mut |key, pointer| {
         let Some(slot) = found.get_mut((key.0 - keys.start) as usize) else {
             return Ok(ControlFlow::Break(()));
         };

@@ -65,6 +65,19 @@ impl File {
         self.raw.i_size.get()
     }
 
+    /// The map of its blocks. A map that has lost all of its entries would make zeros of them, so an empty one
+    /// is believed only if the inode counts no blocks either.
+    pub(super) fn map(&self) -> Result<&Root> {
+        let sectors = self.raw.i_blocks.get();
+        if sectors > 0 && self.map.is_empty() {
+            return Err(Error::Inconsistent(format!(
+                "inode {} counts {sectors} sectors (i_blocks), but its block map is empty",
+                self.ino
+            )));
+        }
+        Ok(&self.map)
+    }
+
     /// Whether this is the same file as one of another tree, at another moment.
     #[must_use]
     pub fn is_same_file(&self, other: &Self) -> bool {
@@ -151,7 +164,7 @@ impl File {
                 None => return Ok(None),
             },
             Some(Lookup::Cut) => return Ok(None),
-            Some(Lookup::Below) | None => match view.source().lookup(&self.map, key)? {
+            Some(Lookup::Below) | None => match view.source().lookup(self.map()?, key)? {
                 Some(vblock) => (VBlockNr(vblock), view.source().locate(vblock)?),
                 None => return Ok(None),
             },
