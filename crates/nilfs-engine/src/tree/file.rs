@@ -66,10 +66,10 @@ impl File {
     }
 
     /// The map of its blocks. A map that has lost all of its entries would make zeros of them, so an empty one
-    /// is believed only if the inode counts no blocks either.
+    /// is believed only if the inode counts no blocks either, or counts those that were synced as well.
     pub(super) fn map(&self) -> Result<&Root> {
         let sectors = self.raw.i_blocks.get();
-        if sectors > 0 && self.map.is_empty() {
+        if sectors > 0 && self.map.is_empty() && self.synced.is_none() {
             return Err(Error::Inconsistent(format!(
                 "inode {} counts {sectors} sectors (i_blocks), but its block map is empty",
                 self.ino
