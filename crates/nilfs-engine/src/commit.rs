@@ -108,9 +108,17 @@ pub(crate) struct Frozen {
     pub(crate) numbers: BTreeMap<Ino, bool>,
     /// Blocks in sync logs of files that are gone and were in no checkpoint.
     pub(crate) unborn: Vec<Placed>,
+    /// A part of what is to be deleted is left to the next freeze.
+    pub(crate) leaves_deletions: bool,
 }
 
 impl Frozen {
+    /// Files, and pages of them.
+    pub(crate) fn size(&self) -> (u64, u64) {
+        let pages: usize = self.inodes.iter().map(|file| file.overlay.pages.len()).sum();
+        (self.inodes.len() as u64, pages as u64)
+    }
+
     /// Whether nothing has changed.
     pub(crate) fn is_empty(&self) -> bool {
         self.inodes.is_empty() && self.numbers.is_empty() && self.unborn.is_empty()

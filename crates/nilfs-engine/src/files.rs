@@ -7,10 +7,11 @@ use nilfs_ondisk::notes::Note;
 use nilfs_ondisk::{Cno, FileBlock, Ino, dirent};
 
 use crate::error::{Error, Result};
-use crate::fs::{Attr, DirEntry, Filesystem, Seek, StatFs, total_blocks};
+use crate::fs::{Attr, DirEntry, Filesystem, Seek, StatFs};
 use crate::times::Times;
 use crate::tree::{Tree, View};
 use crate::volume::{CheckpointInfo, Volume};
+use crate::writer::space;
 
 /// Files that can be read, known by their numbers.
 ///
@@ -253,7 +254,7 @@ impl Files for Tree {
     fn stat_fs(&self) -> Result<StatFs> {
         let view = self.view();
         let geometry = view.store.geometry();
-        let blocks = total_blocks(&geometry);
+        let blocks = space::total(&geometry);
         let free = blocks.saturating_sub(view.tree.blocks);
         let files = view.inode_capacity()?;
         Ok(StatFs {

@@ -38,6 +38,7 @@ mod superblocks;
 mod times;
 pub mod tree;
 mod volume;
+mod writer;
 mod xattr_file;
 
 pub use cleaner::options::{

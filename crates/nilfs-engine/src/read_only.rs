@@ -12,7 +12,6 @@ use crate::cleaner::options::{Status, Usage};
 use crate::cleaner::space_usage::{FreeSpace, SpaceUsage};
 use crate::error::Result;
 use crate::files::{Checkpoints, Files};
-use crate::fs::space;
 use crate::fs::{Attr, DirEntry, MountOptions, Seek, StatFs};
 use crate::host::atomic::{AtomicU64, Ordering};
 use crate::host::{Clock, Instant};
@@ -21,6 +20,7 @@ use crate::store::Verify;
 use crate::times::Times;
 use crate::tree::Tree;
 use crate::volume::{CheckpointInfo, CheckpointTotals, Volume};
+use crate::writer::space;
 
 /// How a volume is mounted to be read. There will be more fields: take those that you do not name from
 /// `ReadOnlyOptions::default()`.

@@ -16,10 +16,10 @@ use crate::cleaner::segment_table::SegmentTable;
 use crate::commit::{Effects, MetadataChanges, root_of};
 use crate::dat::{Dat, LifeEvent};
 use crate::error::Result;
-use crate::fs::space::Needed;
 use crate::segments;
 use crate::store::Store;
 use crate::times::EffectiveTimes;
+use crate::writer::space::Needed;
 
 /// What is known, or how far the gathering has come.
 #[derive(Debug, Default)]

@@ -15,7 +15,7 @@
 //! # What it knows
 //!
 //! The cleaner has its state and its locks here. It knows nothing of files, names and inodes in
-//! memory: of the mounted volume it sees what [`Mounted`] says, above all the owner of the log.
+//! memory: of the mounted volume it sees no more than the writer.
 
 pub(crate) mod live_blocks;
 pub(crate) mod moving;
@@ -30,9 +30,8 @@ mod step;
 pub(crate) mod victim;
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
-use nilfs_ondisk::{Cno, Geometry, SegNum};
+use nilfs_ondisk::{Geometry, SegNum};
 
 use self::live_blocks::Tracking;
 use self::options::{CleanerOptions, CleanerTotals};
@@ -40,90 +39,12 @@ use self::protection::Protection;
 use self::schedule::Control;
 pub(crate) use self::step::Evacuated;
 use self::step::StepState;
-use crate::commit::{Effects, MetadataChanges, MetadataOutcome};
-use crate::error::Result;
-use crate::fs::space::{Needed, Space};
+use crate::commit::{Effects, MetadataChanges};
 use crate::host::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::host::{Condvar, Mutex, MutexGuard, Rank};
-use crate::log::segment_writer::SegmentWriter;
 use crate::store::Store;
-
-/// What the cleaner sees of the mounted volume.
-pub(crate) trait Mounted {
-    fn store(&self) -> &Store;
-
-    fn space(&self) -> &Space;
-
-    /// The time (s since 1970).
-    fn seconds(&self) -> u64;
-
-    /// Changes that programs have made so far: tells whether the volume is idle.
-    fn changes(&self) -> u64;
-
-    /// How often programs have asked for durability.
-    fn syncs(&self) -> u64;
-
-    /// Bytes of changes that programs may have in memory. A step of the cleaner takes no more.
-    fn dirty_limit(&self) -> u64;
-
-    /// Whether the device is told to make durable what was written.
-    fn barrier(&self) -> bool;
-
-    /// Checkpoints that somebody looks at or is about to make snapshots of.
-    fn kept_checkpoints(&self) -> Vec<Cno>;
-
-    /// From now on, nobody can look at these checkpoints, and at others again. False if somebody is
-    /// looking at one of them.
-    fn give_up(&self, checkpoints: &[Range<Cno>]) -> bool;
-
-    fn is_read_only(&self) -> bool;
-
-    /// The log, whether it can be written or not.
-    fn log(&self) -> &Mutex<SegmentWriter>;
-
-    /// The log, if it can be written.
-    fn writable_log(&self) -> Result<MutexGuard<'_, SegmentWriter>>;
-
-    /// The log, if it can be written, for a checkpoint of everything. Those who sync files need not wait
-    /// for the data of others.
-    fn write_ahead(&self) -> Result<MutexGuard<'_, SegmentWriter>>;
-
-    /// The log, if it can be written, for changes of metadata. Those who sync files need not wait for
-    /// what a checkpoint would have to write with them.
-    fn write_ahead_of_metadata(&self) -> Result<MutexGuard<'_, SegmentWriter>>;
-
-    /// Makes a checkpoint of what programs have changed, if they have changed anything.
-    fn commit(&self) -> Result<Cno>;
-
-    /// Makes a checkpoint of changes of metadata and of everything that programs have changed.
-    fn commit_locked(
-        &self,
-        log: &mut SegmentWriter,
-        changes: &MetadataChanges,
-    ) -> Result<MetadataOutcome>;
-
-    /// Makes a checkpoint of changes of metadata, of no more than that if it can be.
-    fn commit_metadata(
-        &self,
-        log: &mut SegmentWriter,
-        changes: &MetadataChanges,
-    ) -> Result<MetadataOutcome>;
-
-    /// Makes everything durable that is in the log.
-    fn flush_locked(&self, log: &mut SegmentWriter) -> Result<()>;
-
-    /// Lets both superblocks name the newest checkpoint, which must be durable.
-    fn write_superblocks(&self, log: &mut SegmentWriter) -> Result<()>;
-
-    /// Passes on the result of writing; after an error nothing is written any more.
-    fn or_stop(&self, log: &mut SegmentWriter, result: Result<()>) -> Result<()>;
-
-    /// Lets the log have freed segments, as far as nobody in this process can be reading there.
-    fn release_freed(&self, log: &mut SegmentWriter);
-
-    /// Takes over what the log has room for.
-    fn refresh_space(&self, log: &SegmentWriter);
-}
+use crate::writer::Writing;
+use crate::writer::space::Needed;
 
 /// The state of the cleaner of a mounted volume.
 #[derive(Debug)]
@@ -147,7 +68,7 @@ const WARNING_INTERVAL: u64 = 3600;
 #[derive(Clone, Copy)]
 pub(crate) struct Cleaning<'a> {
     cleaner: &'a Cleaner,
-    volume: &'a dyn Mounted,
+    writing: Writing<'a>,
     store: &'a Store,
 }
 
@@ -187,8 +108,8 @@ impl Cleaner {
     }
 
     /// The cleaner at work on its volume.
-    pub(crate) fn on<'a>(&'a self, volume: &'a dyn Mounted) -> Cleaning<'a> {
-        Cleaning { cleaner: self, volume, store: volume.store() }
+    pub(crate) fn on<'a>(&'a self, writing: Writing<'a>) -> Cleaning<'a> {
+        Cleaning { cleaner: self, writing, store: writing.store() }
     }
 
     pub(crate) fn totals(&self) -> CleanerTotals {

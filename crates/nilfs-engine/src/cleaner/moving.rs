@@ -96,7 +96,7 @@ impl Cleaning<'_> {
         let geometry = self.store.geometry();
         let whole = u64::from(geometry.blocks_per_segment);
         let most = |rest, room| commit::most_in_log(geometry.block_size, rest, room);
-        let mut left = self.volume.space().room_for_moving().min(RELOCATED_AT_ONCE);
+        let mut left = self.writing.space.room_for_moving().min(RELOCATED_AT_ONCE);
         let mut count = open.map_or(0, |open| most(blocks, open.room(&geometry)));
         loop {
             let more = most(&blocks[count..], whole);
@@ -150,7 +150,7 @@ impl Cleaning<'_> {
 
     /// What moves without being cleaned.
     fn no_victims(&self) -> VictimBlocks {
-        let now = Age { modified: self.volume.seconds(), blocks: 0 };
+        let now = Age { modified: self.writing.seconds(), blocks: 0 };
         let ages = Ages { of_others: now, ..Ages::default() };
         VictimBlocks { ages, ..VictimBlocks::default() }
     }
@@ -291,13 +291,13 @@ impl Cleaning<'_> {
         self.store.make_way_for(log);
         let content = log.content();
         let mut at = log.start;
-        let mut syncs = self.volume.syncs();
+        let mut syncs = self.writing.syncs();
         for piece in content.chunks(PIECE_BLOCKS) {
             let started = Instant::now();
             self.store.write_blocks(at, piece)?;
             let bytes: usize = piece.iter().map(|block| block.len()).sum();
             at = at.plus((bytes / self.store.block_size().bytes()) as u64);
-            let now = self.volume.syncs();
+            let now = self.writing.syncs();
             if now != std::mem::replace(&mut syncs, now) {
                 self.flush_moved()?;
                 sleep(started.elapsed());
@@ -307,12 +307,12 @@ impl Cleaning<'_> {
     }
 
     pub(super) fn flush_moved(&self) -> Result<()> {
-        if self.volume.barrier() { self.store.flush() } else { Ok(()) }
+        if self.writing.barrier() { self.store.flush() } else { Ok(()) }
     }
 
     /// Where, and under which numbers, logs are written, from the first segment on.
     fn off_chain(&self, open: Option<OpenSegment>, first: Option<SegNum>) -> Option<OffChain> {
-        let log = self.volume.log().lock();
+        let log = self.writing.look();
         let start = self.store.geometry().segment_start(first?);
         Some(OffChain {
             start: open.map_or(start, |open| open.block),
@@ -320,21 +320,19 @@ impl Cleaning<'_> {
             seq: log.base().position.seq,
             next: log.base().position.next,
             cno: log.cno().plus(1),
-            now: self.volume.seconds(),
+            now: self.writing.seconds(),
         })
     }
 
     /// Takes a clean segment for moved blocks.
     fn claim_segment(&self) -> Result<SegNum> {
-        let mut log = self.volume.writable_log()?;
-        if self.volume.space().room_for_moving()
+        let mut session = self.writing.session()?;
+        if self.writing.space.room_for_moving()
             < u64::from(self.store.geometry().blocks_per_segment)
         {
             return Err(Error::NoSpace);
         }
-        let segment = log.claim_segment()?;
-        self.volume.refresh_space(&log);
-        Ok(segment)
+        session.claim_segment()
     }
 
     /// Marks a segment that the device cannot write, so that nobody takes it again. What is in it
@@ -343,18 +341,16 @@ impl Cleaning<'_> {
         tracing::error!("segment {segment} is given up: {error}");
         let changes = MetadataChanges { bad: vec![segment], ..MetadataChanges::default() };
         let marked = self
-            .volume
+            .writing
             .write_ahead_of_metadata()
-            .and_then(|mut log| self.volume.commit_metadata(&mut log, &changes).map(drop));
+            .and_then(|mut session| session.commit_metadata(&changes).map(drop));
         if let Err(error) = marked {
             tracing::error!("segment {segment} cannot be marked as bad: {error}");
         }
     }
 
     fn give_back(&self, claimed: &[SegNum]) {
-        let mut log = self.volume.log().lock();
-        log.unclaim(claimed);
-        self.volume.refresh_space(&log);
+        self.writing.lock().unclaim(claimed);
     }
 
     /// How far each segment is filled after its last log.

@@ -9,9 +9,9 @@ use super::options::{
 use super::step::{Attempt, Keep, ReclaimParams, Shortage, Step, StepState};
 use super::{Cleaner, Cleaning};
 use crate::error::{Error, Result};
-use crate::fs::space::{Cost, Effect};
 use crate::host::atomic::Ordering;
 use crate::host::{Instant, sleep};
+use crate::writer::space::{Cost, Effect};
 
 /// Without changes for so long, a volume is idle.
 const IDLE: Duration = Duration::from_secs(1);
@@ -170,9 +170,9 @@ impl Cleaner {
 impl Cleaning<'_> {
     /// The life of the cleaner's thread.
     pub(crate) fn run(&self) {
-        let mut activity = (self.volume.changes(), Instant::now());
+        let mut activity = (self.writing.changes(), Instant::now());
         loop {
-            let changes = self.volume.changes();
+            let changes = self.writing.changes();
             if changes != activity.0 {
                 activity = (changes, Instant::now());
             }
@@ -210,8 +210,8 @@ impl Cleaning<'_> {
         let options = control.options;
         let geometry = self.store.geometry();
         let per_segment = u64::from(geometry.blocks_per_segment);
-        let clean = self.volume.space().free_blocks() / per_segment;
-        if control.stop || self.volume.is_read_only() {
+        let clean = self.writing.space.free_blocks() / per_segment;
+        if control.stop || self.writing.is_stopped() {
             return if control.stop { Task::Stop } else { Task::Wait(LONG) };
         }
         if std::mem::take(&mut control.count_reclaimable) {
@@ -225,11 +225,11 @@ impl Cleaning<'_> {
         if control.suspended || !options.enabled {
             return Task::Wait(LONG);
         }
-        let spare = clean.saturating_sub(self.volume.space().kept_blocks().div_ceil(per_segment));
+        let spare = clean.saturating_sub(self.writing.space.kept_blocks().div_ceil(per_segment));
         let segments = |amount: Amount| amount.of(geometry.nsegments, geometry.segment_bytes());
         let enough = segments(options.max_clean);
         let unused =
-            self.volume.space().unused_blocks().saturating_sub(self.volume.space().kept_blocks())
+            self.writing.space.unused_blocks().saturating_sub(self.writing.space.kept_blocks())
                 / per_segment;
         let least = segments(options.min_clean).min(unused.div_ceil(4));
         // With no least number, there is never enough.
@@ -264,10 +264,10 @@ impl Cleaning<'_> {
             evacuate: None,
             // It is better to give the past up now than to let a writer wait for that.
             shortage: self
-                .volume
-                .space()
+                .writing
+                .space
                 .is_short()
-                .then(|| Shortage { missing: self.volume.space().missing(None), give_up: true }),
+                .then(|| Shortage { missing: self.writing.space.missing(None), give_up: true }),
         };
         Task::Step { params, pause, manual: false }
     }
@@ -275,7 +275,7 @@ impl Cleaning<'_> {
     /// What was deleted a moment ago can be reclaimed only when a checkpoint knows of it.
     fn begin_run(&self) {
         let begins = std::mem::take(&mut self.cleaner.control.lock().begins);
-        if begins && let Err(error) = self.volume.commit() {
+        if begins && let Err(error) = self.writing.commit() {
             tracing::error!("cannot make a checkpoint before cleaning: {error}");
         }
     }
@@ -287,7 +287,7 @@ impl Cleaning<'_> {
         let mut control = self.cleaner.control.lock();
         control.working = false;
         if matches!(step, Ok(Step { freed: 1.., .. })) {
-            control.last_step = Some(self.volume.seconds());
+            control.last_step = Some(self.writing.seconds());
         }
         match &step {
             Ok(_) | Err(Error::NoSpace | Error::ReadOnly { .. }) => {}
@@ -298,7 +298,7 @@ impl Cleaning<'_> {
 
     fn note_progress(&self, step: Step) {
         let geometry = self.store.geometry();
-        let clean = self.volume.space().free_blocks() / u64::from(geometry.blocks_per_segment);
+        let clean = self.writing.space.free_blocks() / u64::from(geometry.blocks_per_segment);
         let enough =
             |until: Amount| clean >= until.of(geometry.nsegments, geometry.segment_bytes());
         let mut control = self.cleaner.control.lock();
@@ -318,7 +318,7 @@ impl Cleaning<'_> {
     /// # Errors
     /// The volume cannot be written, damage, a device error.
     pub(crate) fn clean(&self, run: &ManualRun) -> Result<u64> {
-        self.volume.commit()?;
+        self.writing.commit()?;
         let params = ReclaimParams::of(run, &self.cleaner.options());
         let mut freed = 0;
         loop {
@@ -343,9 +343,9 @@ impl Cleaning<'_> {
             return Ok(false);
         }
         // Enough may be clean, if it is only not known how much of the reserve is dead blocks.
-        if !self.volume.space().may_fit(cost) {
+        if !self.writing.space.may_fit(cost) {
             self.count_reclaimable()?;
-            return Ok(self.volume.space().may_fit(cost));
+            return Ok(self.writing.space.may_fit(cost));
         }
         let grows = cost.effect == Effect::Grows;
         let soft = !options.hard_protection && !options.protection.is_zero();
@@ -362,15 +362,15 @@ impl Cleaning<'_> {
             }
             // A step for somebody else, which this one has waited for, may have made enough room.
             let enough = match gained {
-                true => self.volume.space().waited_for(cost) == 0,
-                false => self.volume.space().fits(cost),
+                true => self.writing.space.waited_for(cost) == 0,
+                false => self.writing.space.fits(cost),
             };
             if enough {
                 return Ok(true);
             }
             // Of the past, more goes at a time than is waited for: where little of it goes, little is
             // dead in each segment.
-            let missing = self.volume.space().missing(Some(cost));
+            let missing = self.writing.space.missing(Some(cost));
             let lasting = ReclaimParams {
                 victims: options.urgent_segments_per_step as usize,
                 policy: options.policy,
@@ -400,7 +400,7 @@ impl Cleaning<'_> {
                 // What the commit of a step takes is known afterwards. If it was all that the step
                 // gave back, more of the past has to go.
                 Ok(_) | Err(Error::NoSpace)
-                    if thorough && soft && extra < self.volume.space().unused_blocks() =>
+                    if thorough && soft && extra < self.writing.space.unused_blocks() =>
                 {
                     extra = (4 * extra).max(missing);
                 }
@@ -418,8 +418,8 @@ impl Cleaning<'_> {
 
     /// Returns everything that an attempt to make room for a writer depends on.
     fn attempt(&self, grows: bool) -> Attempt {
-        let newest = self.volume.log().lock().cno();
-        Attempt { newest, unused: self.volume.space().unused_blocks(), grows }
+        let newest = self.writing.look().cno();
+        Attempt { newest, unused: self.writing.space.unused_blocks(), grows }
     }
 
     /// Whether no other process reads the volume, after as long as a look may reasonably take.
@@ -448,9 +448,9 @@ impl Cleaning<'_> {
     pub(crate) fn wait_for_readers(&self) {
         for _ in 0..MOST_READER_CHECKS {
             {
-                let mut log = self.volume.log().lock();
-                self.volume.release_freed(&mut log);
-                if !log.has_freed_segments() {
+                let mut session = self.writing.lock();
+                session.release_freed();
+                if !session.has_freed_segments() {
                     return;
                 }
             }

@@ -9,8 +9,8 @@ use super::live_blocks::LiveBlocks;
 use super::options::{CleanerOptions, SnapshotUsage, Usage};
 use super::protection::Protection;
 use super::segment_table::SegmentTable;
-use crate::fs::space;
 use crate::times::EffectiveTimes;
+use crate::writer::space;
 
 /// What is counted, of one moment.
 pub(crate) struct SpaceUsage {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nilfs_ondisk::{Cno, SegNum, Seq};
 
+use super::Cleaning;
 use super::live_blocks::{LiveBlocks, Tracking};
 use super::moving::{Moves, OpenSegment};
 use super::options::{Amount, Policy};
@@ -16,12 +17,12 @@ use super::past::Past;
 use super::policy::{self, Candidate};
 use super::protection::Protection;
 use super::victim::{Content, LiveBlock, Refusal, SegmentReader, merged};
-use super::{Cleaning, Mounted};
 use crate::commit::MetadataChanges;
 use crate::dat::Dat;
 use crate::error::{Error, Result};
-use crate::host::{Instant, MutexGuard, sleep};
-use crate::log::segment_writer::SegmentWriter;
+use crate::host::{Instant, sleep};
+use crate::tree::Shared;
+use crate::writer::Session;
 
 /// Numbers of moved and dead blocks that one commit takes up while programs wait for theirs.
 const PART_BLOCKS: usize = 1024;
@@ -135,7 +136,7 @@ pub(super) struct Step {
 
 /// What there is to choose from, while the log is locked.
 struct Survey<'a> {
-    log: MutexGuard<'a, SegmentWriter>,
+    session: Session<'a>,
     protection: Protection,
     candidates: Vec<Candidate>,
 }
@@ -184,7 +185,7 @@ pub(super) struct VictimBlocks {
 }
 
 /// Checkpoints at which nobody can look.
-struct GivenUp<'a>(&'a dyn Mounted);
+struct GivenUp<'a>(&'a Shared);
 
 impl Drop for GivenUp<'_> {
     fn drop(&mut self) {
@@ -295,19 +296,19 @@ impl Cleaning<'_> {
     /// snapshot, since they were chosen.
     fn give_up_past(&self, checkpoints: &[Range<Cno>]) -> Result<Option<GivenUp<'_>>> {
         // Whoever has the log may be making a snapshot.
-        let _log = self.volume.writable_log()?;
+        let _session = self.writing.session()?;
         let is_going = |cno: &Cno| checkpoints.iter().any(|range| range.contains(cno));
         let mut state = self.cleaner.live_blocks();
         let Some(known) = state.ready() else { return Ok(None) };
-        let goes = !known.snapshots.iter().any(is_going) && self.volume.give_up(checkpoints);
-        Ok(goes.then_some(GivenUp(self.volume)))
+        let goes = !known.snapshots.iter().any(is_going) && self.writing.trees.give_up(checkpoints);
+        Ok(goes.then_some(GivenUp(&self.writing.trees)))
     }
 
     /// Gathers what the cleaner must know, if that has not been done.
     pub(crate) fn gather_live_blocks(&self) -> Result<()> {
         let _alone = self.cleaner.gathering.lock();
         let (base, _view) = {
-            let log = self.volume.log().lock();
+            let log = self.writing.look();
             let mut known = self.cleaner.live_blocks();
             if known.ready().is_some() {
                 return Ok(());
@@ -317,7 +318,7 @@ impl Cleaning<'_> {
             (log.base().clone(), log.view())
         };
         let gathered = LiveBlocks::gather(self.store, &base.dat, &base.super_root);
-        let log = self.volume.log().lock();
+        let log = self.writing.lock();
         let Tracking::Gathering(waiting) = mem::take(&mut *self.cleaner.live_blocks()) else {
             return Ok(());
         };
@@ -326,7 +327,7 @@ impl Cleaning<'_> {
         waiting.iter().for_each(|effects| known.follow(effects));
         *self.cleaner.live_blocks() = Tracking::Ready(Box::new(known));
         self.count_needed();
-        self.volume.refresh_space(&log);
+        log.refresh();
         Ok(())
     }
 
@@ -350,16 +351,16 @@ impl Cleaning<'_> {
     fn protection_without_room(&self, known: &LiveBlocks) -> Protection {
         let options = self.cleaner.options();
         let period = if options.keeps_hard() { options.protection } else { Duration::ZERO };
-        let mut protection = known.protection(period, self.volume.seconds());
-        protection.kept.extend(self.volume.kept_checkpoints());
+        let mut protection = known.protection(period, self.writing.seconds());
+        protection.kept.extend(self.writing.trees.kept());
         protection
     }
 
     /// Looks at all segments that could be cleaned.
     fn survey(&self, work: &StepState, keep: Keep) -> Result<Option<Survey<'_>>> {
-        let log = self.volume.writable_log()?;
-        let now = self.volume.seconds();
-        let usages = log.segment_usages()?;
+        let session = self.writing.session()?;
+        let now = self.writing.seconds();
+        let usages = session.segment_usages()?;
         let mut state = self.cleaner.live_blocks();
         let Some(known) = state.ready() else { return Ok(None) };
         let mut protection = match keep {
@@ -367,11 +368,11 @@ impl Cleaning<'_> {
             Keep::Everything => Protection::of_everything(),
             Keep::Existing => known.protection_of_existing(),
         };
-        protection.kept.extend(self.volume.kept_checkpoints());
+        protection.kept.extend(self.writing.trees.kept());
         if !known.covers(&protection) {
             state.forget_all();
             drop(state);
-            drop(log);
+            drop(session);
             self.gather_live_blocks()?;
             return self.survey(work, keep);
         }
@@ -382,7 +383,7 @@ impl Cleaning<'_> {
             .into_iter()
             .filter(|(segment, usage)| {
                 let open = work.open.map(|open| open.segment);
-                let busy = log.is_busy(*segment) || open == Some(*segment);
+                let busy = session.is_busy(*segment) || open == Some(*segment);
                 usage.is_dirty() && !usage.is_bad() && !busy && !work.skipped.contains_key(segment)
             })
             .map(|(segment, usage)| Candidate {
@@ -394,27 +395,27 @@ impl Cleaning<'_> {
             })
             .collect();
         drop(state);
-        Ok(Some(Survey { log, protection, candidates }))
+        Ok(Some(Survey { session, protection, candidates }))
     }
 
     /// Counts what could be reclaimed.
     pub(super) fn count_reclaimable(&self) -> Result<()> {
         self.gather_live_blocks()?;
-        let log = self.volume.writable_log()?;
+        let session = self.writing.session()?;
         // Time passes, too.
         self.count_needed();
-        self.volume.refresh_space(&log);
+        session.refresh();
         Ok(())
     }
 
     fn choose(&self, work: &StepState, params: &ReclaimParams<'_>) -> Result<Option<Selection>> {
         let Some(survey) = self.survey(work, params.keep)? else { return Ok(None) };
-        let Survey { log, mut protection, mut candidates } = survey;
+        let Survey { session, mut protection, mut candidates } = survey;
         if let Some(shortage) = params.shortage
             && !self.cleaner.options().hard_protection
             && let Some(known) = self.cleaner.live_blocks().ready()
         {
-            let now = self.volume.seconds();
+            let now = self.writing.seconds();
             let recent = known.protection(SHORT_PAST, now).from;
             let past = Past::new(&known.table, &protection, &candidates);
             let from = past.kept_from(shortage.missing, recent);
@@ -434,7 +435,7 @@ impl Cleaning<'_> {
         }
         let block = self.store.block_size().bytes64();
         let per_segment = u64::from(self.store.geometry().blocks_per_segment);
-        let in_memory = STEP_BYTES.min(self.volume.dirty_limit()) / block;
+        let in_memory = STEP_BYTES.min(self.writing.dirty_limit()) / block;
         let room = self.room_for_moving(work).min(in_memory.max(per_segment));
         let least = params.min_reclaimable.of(per_segment, block).max(1);
         candidates.retain(|candidate| match params.evacuate {
@@ -448,15 +449,16 @@ impl Cleaning<'_> {
         let count = candidates.len() as u64;
         let mut victims = within_room(candidates, params.victims, room);
         if params.evacuate.is_none() {
-            let dat = log.base().super_root.dat.i_blocks.get() / self.store.block_size().sectors();
+            let dat =
+                session.base().super_root.dat.i_blocks.get() / self.store.block_size().sectors();
             victims.truncate(policy::cheapest(&victims, per_segment, dat));
         }
         Ok(Some(Selection {
             candidates: count,
             victims,
             protection,
-            dat: Arc::clone(&log.base().dat),
-            needed_from: log.oldest_named(),
+            dat: Arc::clone(&session.base().dat),
+            needed_from: session.oldest_named(),
             with_unproved: matches!(params.evacuate, Some(Evacuated::Checked(_))),
         }))
     }
@@ -514,10 +516,10 @@ impl Cleaning<'_> {
     /// Lets both superblocks name the newest checkpoint, so that recovery needs no older segment.
     /// Returns the number of the oldest that it needs.
     fn free_superblocks(&self) -> Result<Seq> {
-        let mut log = self.volume.writable_log()?;
-        self.volume.flush_locked(&mut log)?;
-        self.volume.write_superblocks(&mut log)?;
-        Ok(log.oldest_named())
+        let mut session = self.writing.session()?;
+        session.flush()?;
+        session.write_superblocks()?;
+        Ok(session.oldest_named())
     }
 
     /// Blocks that can be moved: into the open segment and into clean ones.
@@ -525,7 +527,7 @@ impl Cleaning<'_> {
         let geometry = self.store.geometry();
         let per_segment = u64::from(geometry.blocks_per_segment);
         let open = work.open.map_or(0, |open| open.room(&geometry));
-        let clean = self.volume.space().room_for_moving() / per_segment * per_segment;
+        let clean = self.writing.space.room_for_moving() / per_segment * per_segment;
         // Summaries take their part: one block of 1 KiB for 23 files, one at least.
         let all = open + clean;
         all.saturating_sub(all.div_ceil(23) + 1)
@@ -534,7 +536,7 @@ impl Cleaning<'_> {
     /// Blocks of clean segments, of the current one, and of the cleaner's own.
     fn writable_blocks(&self, work: &StepState) -> u64 {
         let open = work.open.map_or(0, |open| open.room(&self.store.geometry()));
-        self.volume.space().free_blocks() + open
+        self.writing.space.free_blocks() + open
     }
 
     /// Commits what was prepared, and takes the victims out of use. Returns the number of these; `None`
@@ -551,14 +553,14 @@ impl Cleaning<'_> {
         let freed = changes.cleaned.len() as u64;
         let moved = changes.moved.len() as u64;
         let mut deleted = 0;
-        let syncs = self.volume.syncs();
+        let syncs = self.writing.syncs();
         let in_parts = mem::replace(&mut work.syncs, syncs) != syncs;
         loop {
             let part = if in_parts { changes.split_part(PART_BLOCKS) } else { None };
             let started = Instant::now();
-            let mut log = match in_parts {
-                true => self.volume.write_ahead_of_metadata()?,
-                false => self.volume.write_ahead()?,
+            let mut session = match in_parts {
+                true => self.writing.write_ahead_of_metadata()?,
+                false => self.writing.write_ahead()?,
             };
             let now = part.as_ref().unwrap_or(&changes);
             // No segment becomes clean while another process reads: it may need what is there, and
@@ -568,26 +570,26 @@ impl Cleaning<'_> {
                 true => None,
                 false => match self.store.keep_readers_out() {
                     None => {
-                        self.unclaim(&mut log, &moves);
+                        session.unclaim(&moves.claimed);
                         return Ok(None);
                     }
                     guard => guard,
                 },
             };
             let outcome = match in_parts {
-                true => self.volume.commit_metadata(&mut log, now)?,
+                true => session.commit_metadata(now)?,
                 // Nobody waits. Whatever programs have changed ends the life of blocks all over the
                 // DAT, as moving them does: one checkpoint writes these blocks of the DAT once.
-                false => self.volume.commit_locked(&mut log, now)?,
+                false => session.commit(now)?,
             };
             if let Some(error) = outcome.refused {
-                self.unclaim(&mut log, &moves);
+                session.unclaim(&moves.claimed);
                 return if matches!(error, Error::NoSpace) { Ok(None) } else { Err(error) };
             }
             deleted += outcome.deleted_checkpoints;
             work.open = moves.open;
             if part.is_some() {
-                MutexGuard::unlock_fair(log);
+                session.end_fairly();
                 sleep(started.elapsed());
                 continue;
             }
@@ -612,19 +614,12 @@ impl Cleaning<'_> {
 
     /// Flushes, so that what was cleaned can be written again, without keeping the log from others.
     fn make_cleaned_durable(&self) -> Result<()> {
-        let frees = self.volume.log().lock().frees();
+        let frees = self.writing.look().frees();
         let flushed = self.flush_moved();
-        let mut log = self.volume.writable_log()?;
-        self.volume.or_stop(&mut log, flushed)?;
-        log.frees_are_durable(frees);
-        self.volume.release_freed(&mut log);
+        let mut session = self.writing.session()?;
+        session.noting(flushed)?;
+        session.frees_are_durable(frees);
         Ok(())
-    }
-
-    /// Gives up segments that were claimed and are not in use yet.
-    fn unclaim(&self, log: &mut SegmentWriter, moves: &Moves) {
-        log.unclaim(&moves.claimed);
-        self.volume.refresh_space(log);
     }
 }
 

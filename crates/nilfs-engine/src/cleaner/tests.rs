@@ -1,7 +1,6 @@
 //! The cleaner and the owner of a log, with no file system around them: what it sees of a mounted
 //! volume is enough for a step.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use nilfs_device::MemoryDevice;
@@ -11,147 +10,82 @@ use super::options::{CleanerOptions, ManualRun};
 use super::*;
 use crate::commit::Frozen;
 use crate::fixtures::{
-    BLOCK, FILE_BLOCKS, NOW, check, content, copy_of, empty_volume, make_file, mount, open, writer,
+    BLOCK, FILE_BLOCKS, check, content, copy_of, empty_volume, make_file, mount, open, writer,
 };
-use crate::log::segment_writer::Written;
+use crate::host::SystemClock;
+use crate::log::segment_writer::SegmentWriter;
 use crate::log::withheld::NewEnd;
+use crate::tree::Shared;
+use crate::writer::{Alone, Memory, OnError, Writer, WriterOptions};
 
 const SEGMENTS: u64 = 40;
 
-/// A volume that nobody uses but its cleaner.
+/// A volume that is used by nothing but its cleaner.
 struct Unused {
-    store: Arc<Store>,
-    space: Space,
-    log: Mutex<SegmentWriter>,
+    writer: Writer,
+    memory: Untouched,
+}
+
+/// Memory in which nothing ever changes.
+struct Untouched {
     cleaner: Cleaner,
 }
 
 impl Unused {
     fn open(device: &Arc<MemoryDevice>) -> Self {
         let volume = open(device);
-        let unused = Self {
-            store: Arc::clone(&volume.store),
-            space: Space::default(),
-            log: Mutex::new(Rank::Log, writer(&volume)),
-            cleaner: Cleaner::new(CleanerOptions::default()),
+        let view = volume.view(volume.found.cno).unwrap();
+        let options = WriterOptions {
+            on_error: OnError::default(),
+            clock: Arc::new(SystemClock),
+            barrier: true,
+            dirty_limit: 64 << 20,
         };
-        unused.refresh_space(&unused.log.lock());
+        let log = (writer(&volume), Shared::new(view, 1 << 20));
+        let unused = Self {
+            writer: Writer::new(&volume.store, log, volume.lifetime, options),
+            memory: Untouched { cleaner: Cleaner::new(CleanerOptions::default()) },
+        };
+        unused.writing().lock().refresh();
         unused
     }
 
-    fn taken_over(&self, changes: &MetadataChanges, written: Written) -> MetadataOutcome {
-        if let Some(effects) = &written.effects {
-            self.cleaner.follow(effects, changes, self.seconds());
-        }
-        MetadataOutcome { refused: written.refused, deleted_checkpoints: 0 }
+    fn writing(&self) -> Writing<'_> {
+        self.writer.with(&self.memory)
     }
 
-    /// Flushes, names the newest checkpoint in the superblocks, and ends the log.
-    fn close(self) {
-        let mut log = self.log.lock();
-        log.flush().unwrap();
-        log.close(true, &NOW).unwrap();
+    fn cleaning(&self) -> Cleaning<'_> {
+        self.memory.cleaner.on(self.writing())
     }
 }
 
-impl Mounted for Unused {
-    fn store(&self) -> &Store {
-        &self.store
+impl Memory for Untouched {
+    fn freeze(&self, _: &Alone<'_>) -> Frozen {
+        Frozen::default()
     }
 
-    fn space(&self) -> &Space {
-        &self.space
+    fn published(&self, _: Frozen, changes: &MetadataChanges, effects: Effects, time: u64) {
+        self.cleaner.follow(&effects, changes, time);
     }
 
-    fn seconds(&self) -> u64 {
-        NOW.seconds as u64
+    fn write_ahead(&self, _: u64) -> crate::Result<()> {
+        Ok(())
     }
 
-    fn changes(&self) -> u64 {
-        0
-    }
-
-    fn syncs(&self) -> u64 {
-        0
-    }
-
-    fn dirty_limit(&self) -> u64 {
-        64 << 20
-    }
-
-    fn barrier(&self) -> bool {
-        true
-    }
-
-    fn kept_checkpoints(&self) -> Vec<Cno> {
-        Vec::new()
-    }
-
-    fn give_up(&self, _: &[Range<Cno>]) -> bool {
-        true
-    }
-
-    fn is_read_only(&self) -> bool {
+    fn has_unwritten(&self) -> bool {
         false
     }
 
-    fn log(&self) -> &Mutex<SegmentWriter> {
-        &self.log
+    fn has_orphans(&self) -> bool {
+        false
     }
 
-    fn writable_log(&self) -> Result<MutexGuard<'_, SegmentWriter>> {
-        Ok(self.log.lock())
+    fn needed(&self, _: &SegmentWriter) -> Option<Needed> {
+        self.cleaner.needed_blocks()
     }
 
-    fn write_ahead(&self) -> Result<MutexGuard<'_, SegmentWriter>> {
-        Ok(self.log.lock())
-    }
-
-    fn write_ahead_of_metadata(&self) -> Result<MutexGuard<'_, SegmentWriter>> {
-        Ok(self.log.lock())
-    }
-
-    fn commit(&self) -> Result<Cno> {
-        Ok(self.log.lock().cno())
-    }
-
-    fn commit_locked(
-        &self,
-        log: &mut SegmentWriter,
-        changes: &MetadataChanges,
-    ) -> Result<MetadataOutcome> {
-        let written = log.write_checkpoint(&Frozen::default(), changes, &NOW)?;
-        Ok(self.taken_over(changes, written))
-    }
-
-    fn commit_metadata(
-        &self,
-        log: &mut SegmentWriter,
-        changes: &MetadataChanges,
-    ) -> Result<MetadataOutcome> {
-        self.commit_locked(log, changes)
-    }
-
-    fn flush_locked(&self, log: &mut SegmentWriter) -> Result<()> {
-        log.flush()
-    }
-
-    fn write_superblocks(&self, log: &mut SegmentWriter) -> Result<()> {
-        log.write_superblocks(&NOW)
-    }
-
-    fn or_stop(&self, _: &mut SegmentWriter, result: Result<()>) -> Result<()> {
-        result
-    }
-
-    fn release_freed(&self, log: &mut SegmentWriter) {
-        if log.release_freed() {
-            self.refresh_space(log);
-        }
-    }
-
-    fn refresh_space(&self, log: &SegmentWriter) {
-        self.space.refresh(&self.store.geometry(), log, self.cleaner.needed_blocks());
+    fn cleaned(&self) -> CleanerTotals {
+        self.cleaner.totals()
     }
 }
 
@@ -178,9 +112,9 @@ fn what_is_dead_becomes_clean_and_what_lives_stays() {
     let (device, ino) = used_volume();
     let before = (content(&open(&device), ino), open(&device).clean_segments().unwrap());
     let unused = Unused::open(&device);
-    let freed = unused.cleaner.on(&unused).clean(&everything()).unwrap();
+    let freed = unused.cleaning().clean(&everything()).unwrap();
     assert!(freed > 3, "{freed} segments");
-    unused.close();
+    unused.writing().close().unwrap();
     check(&device);
     let after = open(&device);
     assert_eq!(content(&after, ino), before.0);
@@ -192,22 +126,22 @@ fn segments_that_have_to_go_are_emptied_whatever_lives_in_them() {
     let (device, ino) = used_volume();
     let before = content(&open(&device), ino);
     let unused = Unused::open(&device);
-    let cleaning = unused.cleaner.on(&unused);
+    let cleaning = unused.cleaning();
     // What lives is moved far away from where the log is.
     cleaning.clean(&everything()).unwrap();
     let end = SegNum(SEGMENTS / 2);
     let in_use_beyond = || {
-        let usages = unused.log.lock().segment_usages().unwrap();
+        let usages = unused.writer.look().segment_usages().unwrap();
         usages.iter().filter(|(segment, usage)| *segment >= end && usage.is_dirty()).count()
     };
     let in_use = in_use_beyond();
-    assert!(in_use > 0 && !unused.log.lock().reaches(end));
+    assert!(in_use > 0 && !unused.writer.look().reaches(end));
     let clean = SEGMENTS - end.0 - in_use as u64;
-    unused.log.lock().set_end(Some(NewEnd { segment: end, clean }));
-    unused.cleaner.leave_segments_from(end);
+    unused.writing().lock().set_end(Some(NewEnd { segment: end, clean }));
+    unused.memory.cleaner.leave_segments_from(end);
     assert_eq!(cleaning.evacuate(Evacuated::From(end)).unwrap(), in_use as u64);
     assert_eq!(in_use_beyond(), 0);
-    unused.close();
+    unused.writing().close().unwrap();
     check(&device);
     assert_eq!(content(&open(&device), ino), before);
 }

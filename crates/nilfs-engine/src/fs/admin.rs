@@ -2,22 +2,21 @@
 
 use std::ops::{ControlFlow, RangeInclusive};
 
-use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::superblock::LogCursor;
 use nilfs_ondisk::{BlockNr, Cno, SegNum};
 use serde::{Deserialize, Serialize};
 
-use super::space::{Cost, Effect};
-use super::{Filesystem, Stopped};
+use super::Filesystem;
 use crate::checkpoints;
 use crate::cleaner::options::{CleanerState, Loss, Status};
 use crate::cleaner::schedule::Activity;
 use crate::commit::{MetadataChanges, root_of};
 use crate::error::{Error, Result};
 use crate::host::atomic::Ordering;
-use crate::log::segment_writer::SegmentWriter;
 use crate::tree::Tree;
 use crate::volume::{CheckpointInfo, CheckpointTotals};
+use crate::writer::space::{Cost, Effect};
+use crate::writer::{Session, Stopped};
 
 /// As many changed inodes cost at least what changes of metadata cost: blocks of the cpfile and
 /// their like.
@@ -41,10 +40,10 @@ impl Filesystem {
     /// # Errors
     /// [`Error::NoCheckpoint`], also if the cleaner is just giving it up; damage, a device error.
     pub fn tree(&self, cno: Option<Cno>) -> Result<Tree> {
-        let log = self.log.lock();
+        let log = self.writer.look();
         let cpfile = root_of(&log.base().super_root.cpfile)?;
         let cno = cno.unwrap_or(log.cno());
-        self.trees.open(log.source(), &cpfile, cno)
+        self.writer.trees.open(log.source(), &cpfile, cno)
     }
 
     /// As [`Filesystem::tree`], but while somebody holds the tree of the checkpoint, this works even if
@@ -53,7 +52,7 @@ impl Filesystem {
     /// # Errors
     /// As [`Filesystem::tree`].
     pub fn tree_of_past(&self, cno: Cno) -> Result<Tree> {
-        self.trees.held(cno).unwrap_or_else(|| self.tree(Some(cno)))
+        self.writer.trees.held(cno).unwrap_or_else(|| self.tree(Some(cno)))
     }
 
     /// The checkpoints from `from` on, ascending, at most `limit`.
@@ -62,7 +61,7 @@ impl Filesystem {
     /// The cpfile cannot be read.
     pub fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>> {
         let (view, cpfile) = {
-            let log = self.log.lock();
+            let log = self.writer.look();
             (self.view(), root_of(&log.base().super_root.cpfile)?)
         };
         checkpoints::list(view.source(), &cpfile, from, limit)
@@ -73,7 +72,7 @@ impl Filesystem {
     /// # Errors
     /// The cpfile cannot be read.
     pub fn checkpoint_totals(&self) -> Result<CheckpointTotals> {
-        let log = self.log.lock();
+        let log = self.writer.look();
         let cpfile = root_of(&log.base().super_root.cpfile)?;
         checkpoints::totals(log.source(), &cpfile, log.cno())
     }
@@ -82,7 +81,7 @@ impl Filesystem {
     /// who has been there since before the question.
     #[must_use]
     pub fn newest_log(&self) -> LogCursor {
-        self.log.lock().base().last_log
+        self.writer.look().base().last_log
     }
 
     /// Deletes the checkpoints of a range, except snapshots and the newest. Durable on return.
@@ -91,12 +90,12 @@ impl Filesystem {
     /// [`Error::NoCheckpoint`] if the range has none, [`Error::ReadOnly`], damage, a device error.
     pub fn delete_checkpoints(&self, range: RangeInclusive<Cno>) -> Result<DeletedCheckpoints> {
         self.admit_metadata_change(Effect::Frees, 0)?;
-        let mut log = self.write_ahead()?;
-        let cpfile = root_of(&log.base().super_root.cpfile)?;
+        let mut session = self.writing().write_ahead()?;
+        let cpfile = root_of(&session.base().super_root.cpfile)?;
         let (first, last) = (*range.start(), *range.end());
-        let end = Cno(last.0.saturating_add(1)).min(log.cno());
+        let end = Cno(last.0.saturating_add(1)).min(session.cno());
         let (mut found, mut snapshots) = (false, Vec::new());
-        checkpoints::scan(log.source(), &cpfile, first, &mut |cno, entry| {
+        checkpoints::scan(session.source(), &cpfile, first, &mut |cno, entry| {
             if cno >= end {
                 return Ok(ControlFlow::Break(()));
             }
@@ -110,15 +109,15 @@ impl Filesystem {
             return Err(Error::NoCheckpoint(first));
         }
         let changes = MetadataChanges { delete: vec![first..end], ..MetadataChanges::default() };
-        let deleted = self.change_metadata(&mut log, &changes)?;
+        let deleted = change_metadata(&mut session, &changes)?;
         Ok(DeletedCheckpoints { deleted, snapshots })
     }
 
     /// Changes checkpoints. Returns the number of those that were deleted. Durable on return.
     pub(super) fn change_checkpoints(&self, changes: &MetadataChanges) -> Result<u64> {
         self.admit_metadata_change(Effect::Frees, 0)?;
-        let mut log = self.write_ahead()?;
-        self.change_metadata(&mut log, changes)
+        let mut session = self.writing().write_ahead()?;
+        change_metadata(&mut session, changes)
     }
 
     /// Makes everything durable in a checkpoint even if nothing has changed, and returns its
@@ -141,9 +140,9 @@ impl Filesystem {
 
     fn checkpoint_with(&self, changes: &MetadataChanges) -> Result<Cno> {
         self.admit_metadata_change(Effect::Changes, 0)?;
-        let mut log = self.write_ahead()?;
-        self.change_metadata(&mut log, changes)?;
-        Ok(log.cno())
+        let mut session = self.writing().write_ahead()?;
+        change_metadata(&mut session, changes)?;
+        Ok(session.cno())
     }
 
     /// Makes the volume read-only until further notice, or writable again. Read-only it is as
@@ -159,18 +158,15 @@ impl Filesystem {
         match read_only {
             true if self.is_read_only() => Ok(()),
             true => {
-                let closed = self.close();
-                *self.stopped.write() = Some(match &closed {
+                let closed = self.writing().close();
+                self.writer.set_stopped(Some(match &closed {
                     Ok(()) => Stopped::ReadOnly,
                     Err(error) => Stopped::Failed(error.to_string()),
-                });
+                }));
                 closed
             }
-            false if self.rests() => {
-                let mut log = self.log.lock();
-                log.reopen();
-                *self.stopped.write() = None;
-                self.refresh_space(&log);
+            false if self.writer.rests() => {
+                self.writing().lock().reopen();
                 self.cleaner.wake();
                 Ok(())
             }
@@ -178,19 +174,11 @@ impl Filesystem {
         }
     }
 
-    /// Whether nothing is written although nothing is wrong.
-    pub(super) fn rests(&self) -> bool {
-        matches!(*self.stopped.read(), Some(Stopped::ReadOnly | Stopped::Unmounted))
-    }
-
     /// Damage because of which the recovery of the volume could not be completed: all that was durable is
     /// shown, and nothing is written.
     #[must_use]
     pub fn unrecovered(&self) -> Option<String> {
-        match &*self.stopped.read() {
-            Some(Stopped::Unrecovered(damage)) => Some(damage.clone()),
-            _ => None,
-        }
+        self.writer.unrecovered()
     }
 
     /// How things are.
@@ -201,8 +189,8 @@ impl Filesystem {
         let Activity { state, run, last_step } = self.cleaner.activity();
         let totals = self.cleaner.totals();
         let (cache_hits, cache_misses) = self.store.cache_counts();
-        let chain = self.written.in_chain();
-        let lifetime = self.lifetime();
+        let chain = self.writer.written.in_chain();
+        let lifetime = self.writer.lifetime(&totals);
         let state = match state {
             _ if self.is_read_only() => CleanerState::Off,
             // It will see that when it looks again.
@@ -214,24 +202,24 @@ impl Filesystem {
             options: self.cleaner.options(),
             geometry,
             cno: self.view().tree.cno,
-            clean_segments: self.space.free_blocks() / per_segment,
-            kept_segments: self.space.kept_blocks().div_ceil(per_segment),
-            refused_segments: self.space.refused_segments(),
+            clean_segments: self.writer.space.free_blocks() / per_segment,
+            kept_segments: self.writer.space.kept_blocks().div_ceil(per_segment),
+            refused_segments: self.writer.space.refused_segments(),
             cleaner: totals,
             run,
             last_step,
             blocks_written: chain + totals.blocks_written,
-            user_blocks_written: self.written.user_blocks.load(Ordering::Relaxed),
-            data_blocks: self.written.data.load(Ordering::Relaxed),
-            metadata_blocks: self.written.metadata.load(Ordering::Relaxed),
-            data_sync_blocks: self.written.data_sync.load(Ordering::Relaxed),
+            user_blocks_written: self.writer.written.user_blocks.load(Ordering::Relaxed),
+            data_blocks: self.writer.written.data.load(Ordering::Relaxed),
+            metadata_blocks: self.writer.written.metadata.load(Ordering::Relaxed),
+            data_sync_blocks: self.writer.written.data_sync.load(Ordering::Relaxed),
             cache_hits,
             cache_misses,
             lifetime_user_bytes: lifetime.user_bytes,
             lifetime_written_bytes: lifetime.written_bytes,
             lifetime_segments_freed: lifetime.segments_freed,
             uptime: self.mounted.elapsed().as_secs(),
-            dirty_bytes: self.space.uncommitted_pages() * geometry.block_size.bytes64(),
+            dirty_bytes: self.writer.space.uncommitted_pages() * geometry.block_size.bytes64(),
             stopped: self.loss(),
             of_the_past: false,
         }
@@ -239,33 +227,16 @@ impl Filesystem {
 
     /// What is not on the device because of an error.
     fn loss(&self) -> Option<Loss> {
-        let reason = match &*self.stopped.read() {
-            Some(Stopped::Failed(reason)) => reason.clone(),
-            _ => return None,
-        };
-        let pages = self.exposed.pages.load(Ordering::Relaxed) + self.space.dirty_pages();
+        let reason = self.writer.failure()?;
+        let pages =
+            self.writer.exposed.pages.load(Ordering::Relaxed) + self.writer.space.dirty_pages();
         Some(Loss {
             reason,
-            since: self.exposed.since.load(Ordering::Relaxed),
-            files: self.exposed.files.load(Ordering::Relaxed)
+            since: self.writer.exposed.since.load(Ordering::Relaxed),
+            files: self.writer.exposed.files.load(Ordering::Relaxed)
                 + self.table.lock().dirty.len() as u64,
             bytes: pages * self.store.block_size().bytes64(),
         })
-    }
-
-    /// Totals over the life of the volume, so far.
-    pub(super) fn lifetime(&self) -> Lifetime {
-        let (before, totals) = (self.written.before, self.cleaner.totals());
-        let bytes = |blocks: u64| blocks.saturating_mul(self.store.block_size().bytes64());
-        let chain = self.written.in_chain();
-        let user = self.written.user_blocks.load(Ordering::Relaxed);
-        Lifetime {
-            user_bytes: before.user_bytes.saturating_add(bytes(user)),
-            written_bytes: before
-                .written_bytes
-                .saturating_add(bytes(chain + totals.blocks_written)),
-            segments_freed: before.segments_freed.saturating_add(totals.segments_freed),
-        }
     }
 
     /// Tells the device about clean segments, in bytes `from` to `to` of the volume, in runs of at
@@ -274,13 +245,13 @@ impl Filesystem {
     /// # Errors
     /// The device cannot do it, or fails.
     pub fn trim(&self, from: u64, to: u64, minimum: u64) -> Result<u64> {
-        let mut log = self.writable_log()?;
+        let mut session = self.writing().session()?;
         // Nothing that the log could fall back to is given up.
-        self.flush_locked(&mut log)?;
-        let clean = log.segment_usages()?.into_iter().filter(|(_, usage)| usage.is_clean());
+        session.flush()?;
+        let clean = session.segment_usages()?.into_iter().filter(|(_, usage)| usage.is_clean());
         let clean: Vec<SegNum> =
-            clean.map(|(segment, _)| segment).filter(|it| log.may_write(*it)).collect();
-        self.refresh_space(&log);
+            clean.map(|(segment, _)| segment).filter(|it| session.may_write(*it)).collect();
+        session.refresh();
         let geometry = self.store.geometry();
         let bytes = |block: BlockNr| block.0 * geometry.block_size.bytes64();
         let mut trimmed = 0;
@@ -302,16 +273,12 @@ impl Filesystem {
         self.check_writable()?;
         self.admitted(Cost { pages, inodes: METADATA_CHANGE_INODES, effect }, || Ok(()))
     }
+}
 
-    /// A commit with changes of metadata, durable. Returns the number of checkpoints that were
-    /// deleted.
-    pub(super) fn change_metadata(
-        &self,
-        log: &mut SegmentWriter,
-        changes: &MetadataChanges,
-    ) -> Result<u64> {
-        let outcome = self.commit_locked(log, changes)?;
-        self.flush_locked(log)?;
-        outcome.refused.map_or(Ok(outcome.deleted_checkpoints), Err)
-    }
+/// Makes a commit with changes of metadata, durable. Returns the number of checkpoints that were
+/// deleted.
+pub(super) fn change_metadata(session: &mut Session<'_>, changes: &MetadataChanges) -> Result<u64> {
+    let outcome = session.commit(changes)?;
+    session.flush()?;
+    outcome.refused.map_or(Ok(outcome.deleted_checkpoints), Err)
 }

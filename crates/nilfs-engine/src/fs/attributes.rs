@@ -6,10 +6,10 @@ use zerocopy::little_endian::{U16, U32};
 use super::Filesystem;
 use super::data::Resize;
 use super::inode::{INODE_BYTES, Inode, InodeRef, State};
-use super::space::{Cost, Effect};
 use super::types::{Attr, SetAttr};
 use crate::error::{Error, Result};
 use crate::host::Timestamp;
+use crate::writer::space::{Cost, Effect};
 
 /// The inode flags that mean something here (`FS_*_FL`).
 mod flags {

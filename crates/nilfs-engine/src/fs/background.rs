@@ -7,10 +7,10 @@ use std::time::Duration;
 use nilfs_ondisk::Ino;
 
 use super::Filesystem;
-use super::space::Pressure;
 use crate::error::Result;
 use crate::host::atomic::Ordering;
 use crate::host::{Condvar, Instant, JoinHandle, Mutex, Rank, sleep, spawn};
+use crate::writer::space::Pressure;
 
 /// Changes in memory, in bytes, at which a checkpoint begins before its time: enough for large
 /// writes, little enough that the device has something to do while programs go on.
@@ -220,7 +220,7 @@ impl Filesystem {
                 Due::Abandoned | Due::Checkpoint => {}
             }
             // The error has been reported where it stopped the volume from being written.
-            if self.commit().is_err() && !self.rests() {
+            if self.commit().is_err() && !self.writer.rests() {
                 return;
             }
         }
@@ -251,7 +251,7 @@ impl Filesystem {
     pub(super) fn wait_for_memory(&self) -> Result<()> {
         if self.delays.load(Ordering::Relaxed) {
             let page = self.store.block_size().bytes64();
-            if self.space.pressure(page).uncommitted > self.options.dirty_limit {
+            if self.writer.space.pressure(page).uncommitted > self.options.dirty_limit {
                 self.commit()?;
             }
         }
@@ -263,7 +263,7 @@ impl Filesystem {
     /// more the fewer there are, so that nobody meets the end at full speed.
     pub(super) fn throttle(&self, pages: u64) {
         let page = self.store.block_size().bytes64();
-        let Pressure { shortage, dirty, uncommitted } = self.space.pressure(page);
+        let Pressure { shortage, dirty, uncommitted } = self.writer.space.pressure(page);
         if shortage > 0.0 && self.cleaner.is_working() {
             sleep(SLOWEST_PAGE.mul_f64(pages as f64 * shortage * shortage));
         }
@@ -275,8 +275,7 @@ impl Filesystem {
             self.wakeup.hurry();
         }
         let records = self.journal.lock().bytes();
-        if records > MOST_RECORDS && self.writes_records() && self.syncs.load(Ordering::Relaxed) > 0
-        {
+        if records > MOST_RECORDS && self.writes_records() && self.writer.syncs() > 0 {
             self.wakeup.write_records();
         } else if records > MOST_UNWRITTEN {
             self.wakeup.hurry();

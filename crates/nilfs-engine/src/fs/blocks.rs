@@ -11,12 +11,12 @@ use nilfs_ondisk::FileBlock;
 use nilfs_ondisk::inode::FileType;
 
 use super::inode::{Context, State};
-use super::space::Changes;
 use crate::block::{Block, bytes_mut};
 use crate::error::Result;
 use crate::overlay::{Before, Page, Placed};
 use crate::tree::View;
 use crate::tree::content::Content;
+use crate::writer::space::Changes;
 
 /// A block that can be changed, because its content is in memory.
 #[derive(Debug)]

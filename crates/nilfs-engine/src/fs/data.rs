@@ -7,8 +7,8 @@ use super::Filesystem;
 use super::attributes::check_written;
 use super::blocks::{Cut, Ready};
 use super::inode::{Context, Inode, InodeRef, State};
-use super::space::{Cost, Effect};
 use super::types::Seek;
+use crate::writer::space::{Cost, Effect};
 
 use crate::error::{Error, Result};
 use crate::tree::content::Content;
@@ -56,7 +56,7 @@ impl Filesystem {
         let grows = Cost { pages: self.pages_for(data), inodes: 1, effect: Effect::Grows };
         let overwrites = || self.overwrites(&inode.state.read(), offset, data.len());
         // New content of existing blocks may be written to a full volume.
-        if self.space.may_fit(grows) || !self.noting(overwrites())? {
+        if self.writer.space.may_fit(grows) || !self.noting(overwrites())? {
             match self.write_at_once(inode, offset, data, Effect::Grows) {
                 Err(Error::NoSpace) if self.noting(overwrites())? => {}
                 written => return written,
@@ -82,7 +82,7 @@ impl Filesystem {
         let block_size = self.store.block_size().bytes64();
         let most = match self.overwrites(&inode.state.read(), offset, data.len())? {
             true => LITTLE_BLOCKS,
-            false => self.space.growing_pages(),
+            false => self.writer.space.growing_pages(),
         };
         let mut blocks = most.min(data.len() as u64 / block_size);
         while blocks > 0 {
@@ -177,7 +177,7 @@ impl Filesystem {
     pub(super) fn drop_content(&self, ino: Ino) {
         // A freeze does not take a file for abandoned while anybody refers to it, so it must not meet the
         // reference below.
-        let Some(_transaction) = self.transactions.try_read() else { return };
+        let Some(_transaction) = self.writer.try_transaction() else { return };
         let Some(gone) = self.table.lock().abandoned_file(ino) else { return };
         // Whoever writes ahead refers to files without a transaction, and a commit that meets this writes
         // them: a directory or a symbolic link must have its content then.
@@ -194,7 +194,7 @@ impl Filesystem {
         if let Ok(cut) = state.prepare_cut(&context.view, FileBlock(0)) {
             state.apply_cut(&context, cut);
             state.set_size(0);
-            self.space.remove_grown(grown.max(0) as u64);
+            self.writer.space.remove_grown(grown.max(0) as u64);
         }
     }
 

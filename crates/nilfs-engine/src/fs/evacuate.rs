@@ -75,26 +75,26 @@ impl Filesystem {
     /// Lets the log, and what the cleaner moves, go on elsewhere.
     fn leave(&self, segments: &BTreeSet<SegNum>) -> Result<()> {
         self.cleaner.leave_segments_from(SegNum(0));
-        let mut log = self.write_ahead()?;
+        let mut session = self.writing().write_ahead()?;
         let in_the_way = |log: &SegmentWriter| segments.iter().any(|it| log.is_busy(*it));
         // The segment that is set aside is entered, and left again, only if it is one of them.
         for _ in 0..2 {
-            if in_the_way(&log) {
-                log.skip_rest_of_segment();
+            if in_the_way(&session) {
+                session.skip_rest_of_segment();
                 let changes = MetadataChanges { checkpoint: true, ..MetadataChanges::default() };
-                match self.commit_locked(&mut log, &changes)?.refused {
+                match session.commit(&changes)?.refused {
                     // Then the log stays, and so does the segment.
                     None | Some(Error::NoSpace) => {}
                     Some(error) => return Err(error),
                 }
             }
         }
-        self.flush_locked(&mut log)?;
-        self.write_superblocks(&mut log)
+        session.flush()?;
+        session.write_superblocks()
     }
 
     fn retain_used(&self, segments: &mut BTreeSet<SegNum>) -> Result<()> {
-        let usages = self.writable_log()?.segment_usages()?;
+        let usages = self.writing().session()?.segment_usages()?;
         let clean = usages.iter().filter(|(_, usage)| usage.is_clean());
         clean.for_each(|(segment, _)| _ = segments.remove(segment));
         Ok(())

@@ -23,10 +23,10 @@ use crate::block::Block;
 use crate::commit::{MetadataChanges, SyncContent, SyncedFile};
 use crate::error::{Error, Result};
 use crate::host::Timestamp;
-use crate::host::atomic::Ordering;
-use crate::log::segment_writer::{SegmentWriter, Synced};
+use crate::log::segment_writer::Synced;
 use crate::overlay::Placed;
 use crate::tree::names;
+use crate::writer::Session;
 
 /// Bytes that an item takes in the summary for a block that is alone of its file.
 const ITEM_SIZE: usize = FINFO_SIZE + 16;
@@ -65,22 +65,22 @@ impl Filesystem {
     /// # Errors
     /// As [`Filesystem::commit`].
     pub fn sync_file(&self, inode: &InodeRef) -> Result<()> {
-        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.writer.note_sync();
         if inode.state.read().links() == 0 && self.options.order == Order::Relaxed {
             // It is gone after a crash, whatever is written. But in strict order a sync of it covers
             // all others.
             return self.check_writable();
         }
         self.write_much(inode)?;
-        let ticket = self.next_freeze();
+        let ticket = self.writer.next_freeze();
         let request = SyncRequest { inode: Arc::clone(inode), ticket };
         self.file_syncs.join(
             request,
-            || self.writable_log(),
-            |log, requests| {
-                self.write_files(log, requests)?;
-                let has_written = log.has_unflushed();
-                self.flush_locked(log)?;
+            || self.writing().session(),
+            |session, requests| {
+                self.write_files(session, requests)?;
+                let has_written = session.has_unflushed();
+                session.flush()?;
                 Ok(has_written)
             },
         )
@@ -93,35 +93,35 @@ impl Filesystem {
 
     /// Writes the names and attributes that no log has, but does not make them durable.
     pub(super) fn write_records(&self) -> Result<()> {
-        let mut log = self.writable_log()?;
-        if self.writes_records() && self.write_sync_log(&mut log, &[])? {
+        let mut session = self.writing().session()?;
+        if self.writes_records() && self.write_sync_log(&mut session, &[])? {
             return Ok(());
         }
-        self.commit_locked(&mut log, &MetadataChanges::default()).map(drop)
+        session.commit(&MetadataChanges::default()).map(drop)
     }
 
     /// Writes whatever the requests still need.
-    fn write_files(&self, log: &mut SegmentWriter, requests: &[&SyncRequest]) -> Result<()> {
+    fn write_files(&self, session: &mut Session<'_>, requests: &[&SyncRequest]) -> Result<()> {
         // A commit that started after the request has everything that the caller has seen.
-        let is_open = |request: &&&SyncRequest| self.committed_freeze() < request.ticket;
+        let is_open = |request: &&&SyncRequest| self.writer.committed_freeze() < request.ticket;
         let open: Vec<&SyncRequest> = requests.iter().copied().filter(|it| is_open(&it)).collect();
         if open.is_empty() {
             return Ok(());
         }
-        if self.options.order == Order::Relaxed && self.write_sync_log(log, &open)? {
+        if self.options.order == Order::Relaxed && self.write_sync_log(session, &open)? {
             return Ok(());
         }
-        self.commit_locked(log, &MetadataChanges::default()).map(drop)
+        session.commit(&MetadataChanges::default()).map(drop)
     }
 
     /// Writes a sync log, if there is anything to write; returns false if a checkpoint has to be
     /// written instead: because that is asked for, there is no room in the segment, or something cannot
     /// be read.
-    fn write_sync_log(&self, log: &mut SegmentWriter, requests: &[&SyncRequest]) -> Result<bool> {
+    fn write_sync_log(&self, session: &mut Session<'_>, requests: &[&SyncRequest]) -> Result<bool> {
         // If a part of it cannot be read, what was taken must still be written: by a checkpoint, which
         // need not read that.
         let Ok(gathered) = self.gather(requests) else { return Ok(false) };
-        let gathered = gathered.settled(self.store.block_size(), log.has_announced_records());
+        let gathered = gathered.settled(self.store.block_size(), session.has_announced_records());
         let Gathered { mut content, inodes, .. } = gathered;
         if content.is_empty() {
             return Ok(true);
@@ -129,13 +129,12 @@ impl Filesystem {
         if content.needs_records && self.options.fsync == FsyncBy::Checkpoint {
             return Ok(false);
         }
-        let stamp = self.stamp();
-        let mut written = log.write_sync(&content, &stamp);
-        while matches!(written, Ok(None)) && self.leave_segment(log, &mut content, &inodes)? {
-            written = log.write_sync(&content, &stamp);
+        let mut written = session.write_sync(&content)?;
+        while written.is_none() && self.leave_segment(session, &mut content, &inodes)? {
+            written = session.write_sync(&content)?;
         }
-        let Some(written) = self.or_stop(log, written)? else { return Ok(false) };
-        self.note_placed(log, inodes.iter().zip(&content.files), written);
+        let Some(written) = written else { return Ok(false) };
+        self.note_placed(inodes.iter().zip(&content.files), written);
         Ok(true)
     }
 
@@ -143,7 +142,7 @@ impl Filesystem {
     /// the sync log will refer to them. Returns false if it goes on where it is.
     fn leave_segment(
         &self,
-        log: &mut SegmentWriter,
+        session: &mut Session<'_>,
         content: &mut SyncContent,
         inodes: &[InodeRef],
     ) -> Result<bool> {
@@ -152,15 +151,14 @@ impl Filesystem {
         }
         // A checkpoint turns what changes could cost into what they do, and lets dead blocks be reclaimed.
         // But who waits here should not wait for what others have changed.
-        let is_short = self.space.missing(None) > 0;
-        if is_short && log.writable_segments() < LEFT_ALONE {
+        let is_short = self.writer.space.missing(None) > 0;
+        if is_short && session.writable_segments() < LEFT_ALONE {
             return Ok(false);
         }
-        if is_short || log.has_much_to_read() {
+        if is_short || session.has_much_to_read() {
             self.wakeup.hurry();
         }
-        let written = log.leave_segment(&content.files, &self.stamp());
-        let Some(written) = self.or_stop(log, written)? else { return Ok(false) };
+        let Some(written) = session.leave_segment(&content.files)? else { return Ok(false) };
         let mut ahead = Vec::with_capacity(content.files.len());
         for (file, placed) in content.files.iter_mut().zip(&written.placed) {
             let pages: Vec<_> = file.pages.drain(..placed.len()).collect();
@@ -172,34 +170,27 @@ impl Filesystem {
             content.records.extend(extents.into_iter().map(Record::Extent));
             ahead.push(SyncedFile { ino: file.ino, pages });
         }
-        self.note_placed(log, inodes.iter().zip(&ahead), written);
+        self.note_placed(inodes.iter().zip(&ahead), written);
         Ok(true)
     }
 
     /// Takes note of where a log has put the blocks of files.
     pub(super) fn note_placed<'a>(
         &self,
-        log: &SegmentWriter,
         files: impl ExactSizeIterator<Item = (&'a InodeRef, &'a SyncedFile)>,
         written: Synced,
     ) {
         assert_eq!(written.placed.len(), files.len(), "each file has its blocks in the log");
-        // First the room that the log has taken; only then are its blocks charged without themselves.
-        self.refresh_space(log);
-        let (mut blocks, blocks_of_logs) = (0, written.blocks());
         for ((inode, file), placed) in files.zip(written.placed) {
-            blocks += placed.len() as u64;
             let mut state = inode.state.write();
-            self.space.add_placed(note_placed(&mut state, file, placed));
+            self.writer.space.add_placed(note_placed(&mut state, file, placed));
         }
-        self.written.data_sync.fetch_add(blocks_of_logs, Ordering::Relaxed);
-        self.written.user_blocks.fetch_add(blocks, Ordering::Relaxed);
     }
 
     /// Takes what no log has yet, in a moment in which no operation is under way. It must be written
     /// then, if not by a sync log, by a checkpoint.
     fn gather(&self, requests: &[&SyncRequest]) -> Result<Gathered> {
-        let _transaction = self.transactions.write();
+        let _alone = self.writer.exclude_transactions();
         let journal = std::mem::take(&mut *self.journal.lock());
         let mut gathered =
             Gathered { content: SyncContent::default(), inodes: Vec::new(), partial: Vec::new() };

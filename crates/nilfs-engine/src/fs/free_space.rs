@@ -5,12 +5,12 @@ use std::ops::ControlFlow;
 
 use nilfs_ondisk::{Cno, FileBlock, Ino, VBlockNr};
 
-use super::space::{self, Deleted};
 use super::{Filesystem, StatFs};
 use crate::cleaner::options::Usage;
 use crate::cleaner::space_usage::{FreeSpace, SpaceUsage};
 use crate::error::{Error, Result};
 use crate::tree::{File, View};
+use crate::writer::space::{self, Deleted};
 
 /// How often what must be known is gathered in vain.
 const ATTEMPTS: u32 = 3;
@@ -30,7 +30,7 @@ impl Filesystem {
             block_size: geometry.block_size.bytes() as u32,
             blocks: space::total(&geometry),
             free,
-            available: self.space.available(free, geometry.block_size.bytes64()),
+            available: self.writer.space.available(free, geometry.block_size.bytes64()),
             files,
             files_free: files.saturating_sub(view.tree.inodes),
             name_max: nilfs_ondisk::dirent::NAME_MAX as u32,
@@ -52,18 +52,19 @@ impl Filesystem {
         for _ in 0..ATTEMPTS {
             self.cleaning().gather_live_blocks()?;
             // Everything that is counted is of one moment.
-            let log = self.log.lock();
+            let session = self.writing().lock();
             if self.cleaning().needs_less() {
                 self.cleaning().count_needed();
-                self.refresh_space(&log);
+                session.refresh();
             }
             let unused = Some(self.unused_after_deleting(&self.view())?);
-            let (free, reserved) = (self.space.writable_blocks(), self.space.reserved_blocks());
+            let (free, reserved) =
+                (self.writer.space.writable_blocks(), self.writer.space.reserved_blocks());
             let now = self.now().seconds as u64;
             let mut state = self.cleaner.live_blocks();
             match state.ready() {
                 Some(known) if known.covers(&known.protection(options.protection, now)) => {
-                    let refused = log.refused_segments();
+                    let refused = session.refused_segments();
                     let room = FreeSpace { free, reserved, unused, refused };
                     let geometry = self.store.geometry();
                     return Ok(SpaceUsage::new(geometry, known, &options, room, now));
@@ -79,14 +80,14 @@ impl Filesystem {
     fn unused_after_deleting(&self, view: &View) -> Result<u64> {
         // Inodes may be wrong about their blocks.
         let total = space::total(&self.store.geometry());
-        Ok(self.space.unused_blocks().saturating_add(self.deleted_blocks(view)?).min(total))
+        Ok(self.writer.space.unused_blocks().saturating_add(self.deleted_blocks(view)?).min(total))
     }
 
     /// Blocks of the newest checkpoint that the next one gives back with the files that nothing refers
     /// to any more. Where a snapshot may have some of them, no more are looked at than a commit may
     /// free.
     fn deleted_blocks(&self, view: &View) -> Result<u64> {
-        let kept = match self.space.deleted() {
+        let kept = match self.writer.space.deleted() {
             Deleted::Unknown => return Ok(0),
             Deleted::Unneeded => return Ok(self.table.lock().abandoned_blocks()),
             Deleted::NeededBy(cno) if cno >= view.tree.cno => return Ok(0),

@@ -11,7 +11,6 @@ use nilfs_ondisk::{BlockSize, FileBlock, Ino};
 use zerocopy::little_endian::{U16, U64};
 
 use super::directory::Names;
-use super::space::Space;
 use super::types::Attr;
 use crate::block::{BlockPool, bytes_mut, zeroed};
 use crate::error::{Error, Result};
@@ -20,6 +19,7 @@ use crate::host::{Rank, RwLock, Timestamp};
 use crate::overlay::{FrozenInode, Lookup, Overlay, Page, Placed};
 use crate::tree::content::{Content, InMemory, Place};
 use crate::tree::{File, View};
+use crate::writer::space::Space;
 
 /// A file that is known to the file system. Holding a reference keeps the file, even without a
 /// name.

@@ -49,7 +49,7 @@ impl Filesystem {
         let found = match self.find_now(dir, name, get) {
             // A rollback takes the name away, or the file: it is one transaction.
             Err(Error::Stale) => {
-                let _transaction = self.transactions.read();
+                let _transaction = self.writer.transaction();
                 self.find_settled(dir, name, get)
             }
             found => found,

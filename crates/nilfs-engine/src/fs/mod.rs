@@ -28,17 +28,14 @@ pub(crate) mod rollback;
 mod scrub;
 mod shortage;
 pub(crate) mod snapshots;
-pub(crate) mod space;
 mod sync;
 mod types;
 mod write_ahead;
 
-use std::fmt;
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, OnceLock};
 
 use nilfs_device::{CopyOnWriteDevice, Device};
-use nilfs_ondisk::lifetime::Lifetime;
 use nilfs_ondisk::palloc::{BlockRole, Palloc, test_bit};
 use nilfs_ondisk::{BlockNr, FileBlock, Ino};
 
@@ -58,14 +55,11 @@ use self::journal::Journal;
 use self::replay::replay;
 use self::rollback::Witness;
 use self::shortage::Shortage;
-pub(crate) use self::space::total as total_blocks;
-use self::space::{Claim, Cost, Effect, Space};
-use self::sync::Exposed;
 use crate::block::BlockPool;
 use crate::cleaner::Cleaner;
 use crate::cleaner::options::CleanerOptions;
 use crate::error::{Error, Result};
-use crate::host::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::host::atomic::{AtomicBool, AtomicU32};
 use crate::host::{Instant, Mutex, Rank, RwLock, Timestamp};
 use crate::log::group_commit::GroupCommit;
 use crate::log::segment_writer::SegmentWriter;
@@ -75,28 +69,8 @@ use crate::superblocks;
 use crate::times::Times;
 use crate::tree::{Shared, View};
 use crate::volume::Volume;
-
-/// Why a volume that could be written is not.
-#[derive(Debug)]
-enum Stopped {
-    Unmounted,
-    /// Until it is mounted writable again.
-    ReadOnly,
-    /// An error, as it was reported.
-    Failed(String),
-    /// Damage because of which no checkpoint can be made of what was recovered: nothing has changed.
-    Unrecovered(String),
-}
-
-impl fmt::Display for Stopped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unmounted => "it has been unmounted",
-            Self::ReadOnly => "it is mounted read-only",
-            Self::Failed(error) | Self::Unrecovered(error) => error,
-        })
-    }
-}
+use crate::writer::space::{Claim, Cost, Effect};
+use crate::writer::{Session, Writer, WriterOptions, Writing};
 
 /// A file with its attributes at the moment of the answer.
 #[derive(Debug, Clone)]
@@ -112,53 +86,20 @@ const FUTILE_ROUNDS: u32 = 1;
 /// The same, where others have got the room that was gained, or have let go of something.
 const OTHERS_ROUNDS: u32 = 64;
 
-/// What was written: blocks since the mount, and all before.
-#[derive(Debug, Default)]
-struct Written {
-    /// In checkpoints, data blocks of user files.
-    data: AtomicU64,
-    /// In checkpoints, everything else.
-    metadata: AtomicU64,
-    /// In data-sync logs.
-    data_sync: AtomicU64,
-    /// In both, data blocks of user files.
-    user_blocks: AtomicU64,
-    before: Lifetime,
-}
-
-impl Written {
-    /// Blocks in all logs of the chain since the mount.
-    fn in_chain(&self) -> u64 {
-        let parts = [&self.data, &self.metadata, &self.data_sync];
-        parts.into_iter().map(|part| part.load(Ordering::Relaxed)).sum()
-    }
-}
-
 /// A volume that is mounted to be written. One that is only read needs less: see
 /// [`ReadOnlyVolume`](crate::ReadOnlyVolume).
 pub struct Filesystem {
     store: Arc<Store>,
     options: MountOptions,
-    /// The newest checkpoint, and what it shares with the trees that somebody looks at.
-    trees: Arc<Shared>,
     /// Where changes go.
-    log: Mutex<SegmentWriter>,
-    /// Shared by every operation that changes something; exclusive while a commit freezes.
-    transactions: RwLock<()>,
+    pub(crate) writer: Writer,
     /// Shared by operations on one directory and one file in it; exclusive for those on more.
     names: RwLock<()>,
     table: Mutex<Table>,
     numbers: Mutex<InodeNumbers>,
     journal: Mutex<Journal>,
-    space: Space,
     pool: BlockPool,
-    /// Freezes so far.
-    freezes: AtomicU64,
-    /// The last freeze whose changes are in a checkpoint; changed by the thread that has the log.
-    committed_freeze: AtomicU64,
     generation: AtomicU32,
-    /// Why nothing is written for now, or any more.
-    stopped: RwLock<Option<Stopped>>,
     wakeup: Wakeup,
     cleaner: Cleaner,
     /// Locked while a piece of data is written ahead. Where the log lies that the device may still be
@@ -167,28 +108,16 @@ pub struct Filesystem {
     /// Locked while the volume becomes larger, smaller, or what it was.
     remaking: Mutex<()>,
     pub(crate) times: Times,
-    /// Changes so far: tells whether the volume is idle.
-    changes: AtomicU64,
     /// Whether the next change may have to wait for room or for memory, as far as the last one knew.
     delays: AtomicBool,
-    /// How often somebody has asked for durability.
-    syncs: AtomicU64,
-    /// How often that was when data were last written ahead.
-    syncs_before: AtomicU64,
     /// Files that wait for it.
     file_syncs: GroupCommit<SyncRequest>,
-    /// What a failing device would take along.
-    exposed: Exposed,
-    /// What was written since the mount.
-    written: Written,
     mounted: Instant,
     /// The volume was not closed cleanly, so there may be files without a name.
     may_have_orphans: bool,
     /// Who is told what a rollback has changed.
     witness: OnceLock<Witness>,
     shortage: Shortage,
-    /// The last freeze has left a part of what is to be deleted to the next.
-    deleting: AtomicBool,
 }
 
 impl Filesystem {
@@ -211,16 +140,16 @@ impl Filesystem {
             false => recovery::roll_forward(&volume.store, &volume.found)?.whole()?,
         };
         let fs = Self::assemble(&volume, &found, options)?;
-        let begun = fs.begin(&mut fs.log.lock(), &found.logs).map_err(no_room_to_recover)?;
+        let begun = fs.begin(&found.logs).map_err(no_room_to_recover)?;
         match begun {
             Err(error @ Error::Device { .. }) if !is_unreadable(&volume, &found) => {
                 return Err(error);
             }
             Err(damage) => fs.show_unrecovered(&damage),
             Ok(()) => {
-                let mut log = fs.log.lock();
-                if volume.superblocks_lag || log.has_announced_records() {
-                    log.mark_in_use(&fs.stamp())?;
+                let mut session = fs.writing().lock();
+                if volume.superblocks_lag || session.has_announced_records() {
+                    session.mark_in_use()?;
                 }
             }
         }
@@ -244,8 +173,7 @@ impl Filesystem {
         let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
         let options = MountOptions { barrier: false, cleaner, ..MountOptions::default() };
         let fs = Self::assemble(&volume, &found, options)?;
-        let mut log = fs.log.lock();
-        match fs.begin(&mut log, &found.logs) {
+        match fs.begin(&found.logs) {
             // That is no damage, and the mount says it.
             Err(Error::NoSpace) => Ok(None),
             Ok(Err(error @ Error::Device { .. })) => Err(error),
@@ -263,45 +191,40 @@ impl Filesystem {
             .map_err(no_room_to_recover)?;
         let now = options.clock.now();
         let first_ino = Ino(volume.superblock().raw().s_first_ino.get().into());
+        let trees = Shared::new(view, options.inode_cache());
+        let writing = WriterOptions {
+            on_error: options.on_error,
+            clock: Arc::clone(&options.clock),
+            barrier,
+            dirty_limit: options.dirty_limit,
+        };
         Ok(Arc::new(Self {
             store: Arc::clone(&volume.store),
-            trees: Shared::new(view, options.inode_cache()),
-            log: Mutex::new(Rank::Log, log),
-            transactions: RwLock::new(Rank::Transactions, ()),
+            writer: Writer::new(&volume.store, (log, trees), volume.lifetime, writing),
             names: RwLock::new(Rank::Names, ()),
             table: Mutex::new(Rank::Table, Table::new(options.inode_cache())),
             numbers: Mutex::new(Rank::Numbers, InodeNumbers::new(first_ino)),
             journal: Mutex::new(Rank::Journal, Journal::default()),
-            space: Space::default(),
             pool: BlockPool::new(volume.store.block_size(), options.dirty_limit),
-            freezes: AtomicU64::new(0),
-            committed_freeze: AtomicU64::new(0),
             generation: AtomicU32::new(now.nanoseconds ^ now.seconds as u32),
-            stopped: RwLock::new(Rank::Stopped, None),
             wakeup: Wakeup::default(),
             cleaner: Cleaner::new(options.cleaner),
             writing_ahead: Mutex::new(Rank::WritingAhead, None),
             remaking: Mutex::new(Rank::Remaking, ()),
             times: Times::default(),
-            changes: AtomicU64::new(0),
             delays: AtomicBool::new(false),
-            syncs: AtomicU64::new(0),
-            syncs_before: AtomicU64::new(0),
             file_syncs: GroupCommit::default(),
-            exposed: Exposed::new(now.seconds as u64),
-            written: Written { before: volume.lifetime, ..Written::default() },
             mounted: Instant::now(),
             may_have_orphans: !volume.is_clean(),
             witness: OnceLock::new(),
             shortage: Shortage::default(),
-            deleting: AtomicBool::new(false),
             options,
         }))
     }
 
     /// Takes over what sync logs have made durable after the newest checkpoint. The inner error says that
     /// a number of theirs cannot be had; all of it can be read then, but not be made a checkpoint.
-    fn roll_forward(&self, log: &mut SegmentWriter, sync_logs: &[SyncLog]) -> Result<Result<()>> {
+    fn roll_forward(&self, session: &mut Session<'_>, sync_logs: &[SyncLog]) -> Result<Result<()>> {
         let context = self.context();
         let mut claimed = Ok(());
         for inode in replay(&context, sync_logs)?.inodes.into_values() {
@@ -311,7 +234,7 @@ impl Filesystem {
                 continue;
             }
             claimed = claimed.and_then(|()| {
-                inode.claim_placed(&mut state, &context, |placed| log.claim(placed))?;
+                inode.claim_placed(&mut state, &context, |placed| session.claim(placed))?;
                 match state.fresh {
                     true => self.numbers.lock().take_exactly(&context.view, inode.ino()),
                     false => Ok(()),
@@ -331,7 +254,7 @@ impl Filesystem {
     /// Whether nothing can be changed for now, or any more because of an error.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.stopped.read().is_some()
+        self.writer.is_stopped()
     }
 
     /// The root directory.
@@ -363,7 +286,7 @@ impl Filesystem {
             return Err(Error::Stale);
         }
         // No freeze may come between finding the number in use and finding its inode.
-        let _transaction = self.transactions.read();
+        let _transaction = self.writer.transaction();
         let view = self.view();
         if !self.numbers.lock().is_taken(&view, ino)? {
             return Err(Error::Stale);
@@ -463,7 +386,7 @@ impl Filesystem {
         if raw.i_links_count.get() != 0 {
             return Ok(false);
         }
-        let _transaction = self.transactions.read();
+        let _transaction = self.writer.transaction();
         if self.table.lock().get(ino).is_some() || !self.numbers.lock().is_taken(view, ino)? {
             return Ok(false);
         }
@@ -478,25 +401,25 @@ impl Filesystem {
     }
 
     pub(crate) fn view(&self) -> Arc<View> {
-        self.trees.newest()
+        self.writer.view()
     }
 
     fn context(&self) -> Context<'_> {
         Context {
             view: self.view(),
-            space: &self.space,
+            space: &self.writer.space,
             pool: &self.pool,
             index_limit: self.options.inode_cache(),
         }
     }
 
     fn now(&self) -> Timestamp {
-        self.options.clock.now()
+        self.writer.now()
     }
 
-    /// The freeze that will take what is changed now.
-    fn next_freeze(&self) -> u64 {
-        self.freezes.load(Ordering::Acquire) + 1
+    /// The writer, and everything that has changed in memory.
+    fn writing(&self) -> Writing<'_> {
+        self.writer.with(self)
     }
 
     fn entry(&self, inode: InodeRef) -> Result<Entry> {
@@ -532,7 +455,7 @@ impl Filesystem {
         if !state.dirty {
             state.dirty = true;
             self.table.lock().dirty.insert(inode.ino(), Arc::clone(inode));
-            if self.space.add_inode(inode.ino(), &self.ifile_layout()) {
+            if self.writer.space.add_inode(inode.ino(), &self.ifile_layout()) {
                 self.wakeup.changed();
             }
         }
@@ -558,24 +481,26 @@ impl Filesystem {
         let mut releases = self.shortage.releases();
         let mut committed = false;
         loop {
-            let admitted = self.changes.load(Ordering::Relaxed);
+            let admitted = self.writer.changes();
             {
-                let _transaction = self.transactions.read();
+                let _transaction = self.writer.transaction();
                 // Within the transaction: unmounting ends all of them, and commits what they have
                 // changed.
                 self.check_writable()?;
                 if let Some(_claim) = self.claim(cost) {
-                    self.changes.fetch_add(1, Ordering::Relaxed);
+                    self.writer.note_change();
                     return operation();
                 }
             }
             // What was deleted is dead when a checkpoint knows of it, and what many deletions cost
             // is much less than what they could: both may be enough already, and give the cleaner
             // better victims if not.
-            if (cost.effect == Effect::Frees || !self.space.may_fit(cost)) && self.has_changes() {
+            if (cost.effect == Effect::Frees || !self.writer.space.may_fit(cost))
+                && self.has_changes()
+            {
                 self.commit()?;
                 committed = true;
-                if self.space.fits(cost) {
+                if self.writer.space.fits(cost) {
                     continue;
                 }
             }
@@ -583,8 +508,7 @@ impl Filesystem {
                 continue;
             }
             // Somebody else may have taken what a step has gained, or given something back.
-            let taken =
-                self.space.may_fit(cost) && self.changes.load(Ordering::Relaxed) != admitted;
+            let taken = self.writer.space.may_fit(cost) && self.writer.changes() != admitted;
             if !std::mem::replace(&mut committed, true) {
                 self.commit()?;
             } else if others < OTHERS_ROUNDS && self.others_let_go(&mut releases) {
@@ -602,7 +526,7 @@ impl Filesystem {
 
     /// Whether a commit would have something to do.
     fn has_changes(&self) -> bool {
-        self.space.is_dirty() || self.table.lock().has_abandoned()
+        self.writer.space.is_dirty() || self.table.lock().has_abandoned()
     }
 
     /// How the ifile is laid out.
@@ -612,40 +536,19 @@ impl Filesystem {
     }
 
     fn claim(&self, cost: Cost) -> Option<Claim<'_>> {
-        self.space.claim(cost)
+        self.writer.space.claim(cost)
     }
 
     fn check_writable(&self) -> Result<()> {
-        match &*self.stopped.read() {
-            Some(stopped) => Err(Error::ReadOnly { reason: stopped.to_string() }),
-            None => Ok(()),
-        }
+        self.writer.check_writable()
     }
 
     /// Passes a result on; damage of the volume stops writing (mount option `errors`).
     fn noting<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(error @ (Error::Corrupt { .. } | Error::Inconsistent(_))) = &result {
-            self.stop(error);
+            self.writer.stop(error);
         }
         result
-    }
-
-    /// Stops writing because of an error, or does what else the mount option `errors` says.
-    fn stop(&self, error: &Error) {
-        match self.options.on_error {
-            OnError::Continue => tracing::error!("{error}"),
-            OnError::Panic => {
-                tracing::error!("{error}; ending at once, as errors=panic demands");
-                std::process::abort();
-            }
-            OnError::RemountReadOnly => {
-                let mut stopped = self.stopped.write();
-                if stopped.is_none() {
-                    tracing::error!("{error}; nothing is written any more");
-                    *stopped = Some(Stopped::Failed(error.to_string()));
-                }
-            }
-        }
     }
 }
 

@@ -8,10 +8,10 @@ use super::Filesystem;
 use super::directory::{self, Addition};
 use super::inode::InodeRef;
 use super::names::{NAME, check_addition};
-use super::space::{Cost, Effect};
 use crate::block::{bytes_mut, zeroed};
 use crate::error::{Error, Result};
 use crate::tree::content::Content;
+use crate::writer::space::{Cost, Effect};
 
 impl Filesystem {
     /// Gives a file a name to which none leads. A file has one link then; a directory has its ".." set,

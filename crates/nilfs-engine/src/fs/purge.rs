@@ -173,7 +173,7 @@ impl Filesystem {
         let delete = merged(doomed.iter().map(|it| it.cno..it.cno.plus(1)).collect());
         let changes = MetadataChanges { snapshots, delete, ..MetadataChanges::default() };
         purged.deleted = self.change_checkpoints(&changes)?;
-        purged.read = self.trees.kept();
+        purged.read = self.writer.trees.kept();
         purged.read.retain(|cno| doomed.iter().any(|it| it.cno == *cno));
         Ok(())
     }
@@ -181,9 +181,9 @@ impl Filesystem {
     /// The segments in use into which one of these files was ever written; without files, all.
     fn segments_of(&self, files: Option<&Files>) -> Result<BTreeSet<SegNum>> {
         let (usages, _view) = {
-            let log = self.writable_log()?;
+            let session = self.writing().session()?;
             // No segment that is looked at may be written anew meanwhile.
-            (log.segment_usages()?, log.view())
+            (session.segment_usages()?, session.view())
         };
         let mut segments = BTreeSet::new();
         for (segment, usage) in usages {
@@ -214,21 +214,21 @@ impl Filesystem {
             // An fsync waits for one segment at most, and so does a writer that has to clean. What a step
             // of the cleaner moves is written without the log.
             let _between_steps = self.cleaner.pause();
-            let mut log = self.writable_log()?;
+            let mut session = self.writing().session()?;
             if nth == 0 {
                 // Nothing that the log could fall back to is given up.
-                self.flush_locked(&mut log)?;
-                self.write_superblocks(&mut log)?;
+                session.flush()?;
+                session.write_superblocks()?;
             }
-            self.release_freed(&mut log);
+            session.release_freed();
             let segment = SegNum(nth);
-            if log.is_withheld(segment) {
+            if session.is_withheld(segment) {
                 kept.insert(segment);
                 continue;
             }
-            for blocks in self.unused_blocks(&log, segment)? {
+            for blocks in self.unused_blocks(&session, segment)? {
                 let wiped = self.wipe(blocks, wiping, purged);
-                self.or_stop(&mut log, wiped)?;
+                session.noting(wiped)?;
             }
             progress(PurgeProgress { done: nth + 1, of });
         }

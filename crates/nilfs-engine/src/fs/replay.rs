@@ -22,13 +22,13 @@ use super::blocks::Ready;
 use super::data::Tail;
 use super::directory::{self, Addition, Redirection, Removal};
 use super::inode::{Context, Inode, InodeRef};
-use super::space::Space;
 use crate::block::{BlockPool, bytes_mut, zeroed};
 use crate::error::{Error, Result};
 use crate::host::Timestamp;
 use crate::overlay::{Overlay, Placed};
 use crate::recovery::{LoggedBlock, RollForward, SyncLog};
 use crate::tree::{File, View};
+use crate::writer::space::Space;
 
 /// Every inode that sync logs have changed, as it is after them.
 #[derive(Debug, Default)]

@@ -138,32 +138,31 @@ impl Filesystem {
 
     /// Lets the log go on before `end` only. Returns the number of segments in use from there on.
     fn leave_segments(&self, end: SegNum) -> Result<u64> {
-        let mut log = self.write_ahead()?;
-        let usages = log.segment_usages()?;
+        let mut session = self.writing().write_ahead()?;
+        let usages = session.segment_usages()?;
         let beyond = usages.iter().filter(|(segment, _)| *segment >= end);
         let clean_beyond = beyond.clone().filter(|(_, usage)| usage.is_clean()).count() as u64;
         for (segment, _) in beyond.clone().filter(|(_, usage)| usage.is_clean()) {
-            if let Some(refusal) = log.refusal(*segment) {
+            if let Some(refusal) = session.refusal(*segment) {
                 return Err(Error::Inconsistent(format!(
                     "segment {segment} is not cut off: {refusal}"
                 )));
             }
         }
         let in_use = beyond.count() as u64 - clean_beyond;
-        self.check_room(&log, end, clean_beyond)?;
-        log.set_end(Some(NewEnd { segment: end, clean: clean_beyond }));
-        self.refresh_space(&log);
-        self.flush_locked(&mut log)?;
-        while log.reaches(end) {
-            log.skip_rest_of_segment();
+        self.check_room(&session, end, clean_beyond)?;
+        session.set_end(Some(NewEnd { segment: end, clean: clean_beyond }));
+        session.flush()?;
+        while session.reaches(end) {
+            session.skip_rest_of_segment();
             let changes = MetadataChanges { checkpoint: true, ..MetadataChanges::default() };
-            match self.commit_locked(&mut log, &changes)?.refused {
-                None => self.flush_locked(&mut log)?,
+            match session.commit(&changes)?.refused {
+                None => session.flush()?,
                 Some(Error::NoSpace) => return Err(Error::NoRoomToShrink { segments: in_use }),
                 Some(error) => return Err(error),
             }
         }
-        self.write_superblocks(&mut log)?;
+        session.write_superblocks()?;
         Ok(in_use)
     }
 
@@ -173,7 +172,7 @@ impl Filesystem {
         let per_segment = u64::from(geometry.blocks_per_segment);
         let clean = log.base().clean_segments.saturating_sub(clean_beyond);
         let Some(live) = self.cleaner.live_blocks_from(end, &geometry) else { return Ok(()) };
-        let kept = self.space.reserved_blocks().div_ceil(per_segment);
+        let kept = self.writer.space.reserved_blocks().div_ceil(per_segment);
         let needed = (live + live / 48).div_ceil(per_segment) + kept;
         match needed.checked_sub(clean) {
             None | Some(0) => Ok(()),
@@ -183,12 +182,11 @@ impl Filesystem {
 
     /// Segments in use from `end` on.
     fn occupied_from(&self, end: SegNum) -> Result<u64> {
-        let mut log = self.writable_log()?;
-        let usages = log.segment_usages()?;
+        let mut session = self.writing().session()?;
+        let usages = session.segment_usages()?;
         let beyond = usages.iter().filter(|(segment, _)| *segment >= end);
         let clean = beyond.clone().filter(|(_, usage)| usage.is_clean()).count() as u64;
-        log.set_end(Some(NewEnd { segment: end, clean }));
-        self.refresh_space(&log);
+        session.set_end(Some(NewEnd { segment: end, clean }));
         Ok(beyond.count() as u64 - clean)
     }
 
@@ -196,33 +194,27 @@ impl Filesystem {
     /// move first.
     fn finish_resize(&self, count: u64, bytes: u64, changes: MetadataChanges) -> Result<()> {
         self.cleaning().wait_for_readers();
-        let mut log = self.write_ahead()?;
-        self.flush_locked(&mut log)?;
+        let mut session = self.writing().write_ahead()?;
+        session.flush()?;
         let before = self.store.geometry().nsegments;
-        let begun = log.begin_resize(count, &self.stamp());
-        self.or_stop(&mut log, begun)?;
+        session.begin_resize(count)?;
         if !changes.is_empty() {
-            let refused = self.commit_locked(&mut log, &changes)?.refused;
-            self.flush_locked(&mut log)?;
+            let refused = session.commit(&changes)?.refused;
+            session.flush()?;
             if let Some(error) = refused {
-                let given_up = log.give_up_resize(before, &self.stamp());
-                self.or_stop(&mut log, given_up)?;
-                self.refresh_space(&log);
+                session.give_up_resize(before)?;
                 return Err(error);
             }
         }
-        let finished = log.finish_resize(count, bytes, &self.stamp());
-        self.or_stop(&mut log, finished)?;
+        session.finish_resize(count, bytes)?;
         let geometry = self.store.geometry();
         self.cleaner.resized(&geometry);
-        self.refresh_space(&log);
+        session.refresh();
         Ok(())
     }
 
     /// Gives up shrinking.
     fn allow_all(&self) {
-        let mut log = self.log.lock();
-        log.set_end(None);
-        self.refresh_space(&log);
+        self.writing().lock().set_end(None);
     }
 }

@@ -29,7 +29,6 @@ use super::Filesystem;
 use super::directory::{Addition, Redirection};
 use super::inode::{Context, Inode, InodeRef};
 use super::snapshots::SnapshotChange;
-use super::space::{Cost, Effect, Space};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::commit::{Frozen, MetadataChanges, SyncedFile, root_of};
 use crate::error::{Error, Result};
@@ -40,6 +39,8 @@ use crate::overlay::{FrozenInode, Overlay, Page, Placed};
 use crate::tree::content::Content;
 use crate::tree::names::damaged;
 use crate::tree::{File, Tree};
+use crate::writer::Session;
+use crate::writer::space::{Cost, Effect, Space};
 use crate::xattr_file;
 
 /// Blocks that are copied in memory; more are written before the checkpoint.
@@ -135,7 +136,7 @@ impl Filesystem {
 
     fn no_room(&self, error: Error, cost: Cost) -> Error {
         let Error::NoSpace = error else { return error };
-        let (needed, free) = self.space.needed_and_free(cost);
+        let (needed, free) = self.writer.space.needed_and_free(cost);
         let block = self.store.block_size().bytes64();
         Error::NoRoomToRollBack { needed: needed * block, free: free * block }
     }
@@ -148,19 +149,19 @@ impl Filesystem {
     ) -> Result<Attempt> {
         // A step that is under way may be about to give the numbers of dead blocks away.
         let _between_steps = self.cleaner.pause();
-        let mut log = self.write_ahead()?;
-        let alone = self.transactions.write();
-        self.commit_alone(&mut log, &alone)?;
-        let cpfile = root_of(&log.base().super_root.cpfile)?;
-        let now = self.trees.open(log.source(), &cpfile, log.cno())?;
+        let mut session = self.writing().write_ahead()?;
+        let alone = self.writer.exclude_transactions();
+        session.commit_alone(&alone)?;
+        let cpfile = root_of(&session.base().super_root.cpfile)?;
+        let now = self.writer.trees.open(session.source(), &cpfile, session.cno())?;
         let numbers = self.numbers.lock().clone();
         let done = plan(self, &now, then, path).and_then(|plan| {
-            let cost = self.cost(&log, &plan);
+            let cost = self.cost(&session, &plan);
             if plan.is_empty() {
                 let nothing = RolledBack { before: now.cno(), ..RolledBack::default() };
                 Ok(Attempt::Done(nothing, Stale::default()))
-            } else if self.space.fits(cost) {
-                self.carry_out(&mut log, plan, &now, then, progress)
+            } else if self.writer.space.fits(cost) {
+                self.carry_out(&mut session, plan, &now, then, progress)
             } else {
                 Ok(Attempt::NoRoom(cost))
             }
@@ -199,36 +200,30 @@ impl Filesystem {
 
     fn carry_out(
         &self,
-        log: &mut SegmentWriter,
+        session: &mut Session<'_>,
         plan: Plan,
         now: &Tree,
         then: &Tree,
         progress: &mut dyn FnMut(RollbackProgress),
     ) -> Result<Attempt> {
-        let cost = self.cost(log, &plan);
-        let changes = self.snapshot_before(log, now.cno(), then.cno())?;
+        let cost = self.cost(session, &plan);
+        let changes = self.snapshot_before(session, now.cno(), then.cno())?;
         let mut making = Making::new(self, &plan, then);
-        let made = making.frozen(log, now, progress);
+        let made = making.frozen(session, now, progress);
         let Making { ahead, orphans, time, .. } = making;
         let frozen = match made {
             Ok(frozen) => frozen,
-            Err(error) => return self.give_up(log, ahead, error, cost),
+            Err(error) => return self.give_up(session, ahead, error, cost),
         };
-        let outcome = self.write_and_publish(
-            log,
-            &frozen,
-            &changes,
-            time.seconds as u64,
-            SegmentWriter::write_together,
-        )?;
+        let outcome = session.commit_together(frozen, &changes, time.seconds as u64)?;
         if let Some(error) = outcome.refused {
-            return self.give_up(log, ahead, error, cost);
+            return self.give_up(session, ahead, error, cost);
         }
         self.note_orphans(&plan, orphans);
-        self.flush_locked(log)?;
+        session.flush()?;
         let done = RolledBack {
             before: now.cno(),
-            checkpoint: Some(log.cno()),
+            checkpoint: Some(session.cno()),
             files: plan.restored.len() as u64,
             removed: plan.leaving.len() as u64,
             revived_blocks: plan.revived_blocks(),
@@ -272,17 +267,13 @@ impl Filesystem {
     /// Lets go of blocks that were written ahead.
     fn give_up(
         &self,
-        log: &mut SegmentWriter,
+        session: &mut Session<'_>,
         ahead: Vec<Placed>,
         error: Error,
         cost: Cost,
     ) -> Result<Attempt> {
         if !ahead.is_empty() {
-            let frozen = Frozen { unborn: ahead, ..Frozen::default() };
-            let seconds = self.now().seconds as u64;
-            let nothing = MetadataChanges::default();
-            let write = SegmentWriter::write_checkpoint;
-            self.write_and_publish(log, &frozen, &nothing, seconds, write)?;
+            session.abandon(ahead)?;
         }
         Err(self.no_room(error, cost))
     }
@@ -334,7 +325,7 @@ impl<'a> Making<'a> {
 
     fn frozen(
         &mut self,
-        log: &mut SegmentWriter,
+        session: &mut Session<'_>,
         now: &Tree,
         progress: &mut dyn FnMut(RollbackProgress),
     ) -> Result<Frozen> {
@@ -342,7 +333,7 @@ impl<'a> Making<'a> {
         let of = (plan.restored.len() + plan.leaving.len()) as u64;
         let mut inodes = Vec::new();
         for (file, files) in plan.restored.iter().zip(1..) {
-            inodes.push(self.restored(log, file)?);
+            inodes.push(self.restored(session, file)?);
             progress(RollbackProgress { files, of });
         }
         let block_size = self.fs.store.block_size();
@@ -359,7 +350,7 @@ impl<'a> Making<'a> {
         inodes.sort_by_key(|frozen| frozen.ino);
         let inodes = inodes.into_iter().map(Arc::new).collect();
         let numbers = self.fs.numbers.lock().freeze();
-        Ok(Frozen { inodes, numbers, unborn: Vec::new() })
+        Ok(Frozen { inodes, numbers, ..Frozen::default() })
     }
 
     /// The directory that has the name of what is rolled back, if the name is new or leads to another
@@ -401,7 +392,7 @@ impl<'a> Making<'a> {
         Ok(Some(FrozenInode { ino, inode: raw, overlay, deleted: false, rolled_back }))
     }
 
-    fn restored(&mut self, log: &mut SegmentWriter, file: &Restored) -> Result<FrozenInode> {
+    fn restored(&mut self, session: &mut Session<'_>, file: &Restored) -> Result<FrozenInode> {
         let mut inode = file.then.raw;
         inode.i_links_count = U16::new(file.links);
         // Programs that look for changes must see that there was one.
@@ -427,8 +418,7 @@ impl<'a> Making<'a> {
                 continue;
             }
             let written = [SyncedFile { ino: file.ino, pages }];
-            let placed = log.write_ahead(&written, &self.fs.stamp());
-            let placed = self.fs.or_stop(log, placed)?.ok_or(Error::NoSpace)?.placed;
+            let placed = session.write_files_ahead(&written)?.ok_or(Error::NoSpace)?.placed;
             let placed: Vec<Placed> = placed.into_iter().flatten().collect();
             self.ahead.extend(&placed);
             let page = |placed| Page { data: None, placed: Some(placed) };

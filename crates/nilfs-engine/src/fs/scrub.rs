@@ -60,7 +60,7 @@ impl Filesystem {
     }
 
     fn moment(&self) -> Result<Moment> {
-        let log = self.log.lock();
+        let log = self.writer.look();
         Moment::of_base(log.base(), log.view())
     }
 

@@ -6,12 +6,13 @@ use nilfs_ondisk::notes::{MadeBy, Note, NoteText, SnapshotName};
 use serde::{Deserialize, Serialize};
 
 use super::Filesystem;
-use super::space::Effect;
+use super::admin::change_metadata;
 use crate::checkpoints;
 use crate::commit::{MetadataChanges, root_of};
 use crate::error::{Error, Result};
 use crate::log::segment_writer::SegmentWriter;
 use crate::tree::Kept;
+use crate::writer::space::Effect;
 use crate::xattr_file::{self, NotesFound, XattrFile};
 
 /// What is to become of a checkpoint.
@@ -93,16 +94,16 @@ impl Filesystem {
             effect,
             if notes { xattr_file::blocks(&self.view()) } else { 0 },
         )?;
-        let mut log = self.write_ahead()?;
+        let mut session = self.writing().write_ahead()?;
         drop(pinned);
-        let mut changes = self.changes_of_metadata(&log, changes)?;
+        let mut changes = self.changes_of_metadata(&session, changes)?;
         if changes.is_empty() {
             return Ok(());
         }
-        match self.change_metadata(&mut log, &changes) {
+        match change_metadata(&mut session, &changes) {
             // A note without its snapshot does not count, so it need not go at once.
             Err(Error::NoSpace) if !grows && changes.xattr_file.take().is_some() => {
-                self.change_metadata(&mut log, &changes)?;
+                change_metadata(&mut session, &changes)?;
                 Ok(())
             }
             done => done.map(|_| ()),
@@ -114,7 +115,7 @@ impl Filesystem {
     /// # Errors
     /// The notes are damaged or of a later version; a device error.
     pub fn notes(&self) -> Result<Vec<Note>> {
-        let log = self.log.lock();
+        let log = self.writer.look();
         let cpfile = root_of(&log.base().super_root.cpfile)?;
         let view = log.view();
         drop(log);
@@ -123,10 +124,10 @@ impl Filesystem {
 
     /// Keeps checkpoints from being given up until they are snapshots.
     fn pin(&self, changes: &[SnapshotChange]) -> Result<Vec<Kept>> {
-        let log = self.writable_log()?;
+        let session = self.writing().session()?;
         let pin = |change: &SnapshotChange| {
-            entry_of(&log, change.cno())?;
-            self.trees.keep(change.cno())
+            entry_of(&session, change.cno())?;
+            self.writer.trees.keep(change.cno())
         };
         changes.iter().map(pin).collect()
     }

@@ -9,6 +9,7 @@ use nilfs_ondisk::{ByteCount, Ino};
 use crate::cleaner::options::CleanerOptions;
 use crate::host::{Clock, SystemClock, Timestamp};
 use crate::store::{FLASH_PAGE, Verify};
+pub use crate::writer::OnError;
 
 /// What a sync of one file makes durable (mount option `order`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -19,19 +20,6 @@ pub enum Order {
     Relaxed,
     /// Every change on the volume that came before, in a checkpoint.
     Strict,
-}
-
-/// What happens when the volume turns out to be damaged or the device fails to write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum OnError {
-    /// Stop writing, go on reading.
-    #[default]
-    RemountReadOnly,
-    /// Go on as far as possible.
-    Continue,
-    /// End the process at once.
-    Panic,
 }
 
 /// How a volume is mounted to be written. There will be more fields: take those that you do not

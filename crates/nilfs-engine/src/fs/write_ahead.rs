@@ -22,8 +22,6 @@ use crate::block::Block;
 use crate::commit::SyncedFile;
 use crate::error::Result;
 use crate::host::MutexGuard;
-use crate::host::atomic::Ordering;
-use crate::log::segment_writer::SegmentWriter;
 use crate::store::FLASH_PAGE;
 
 /// Bytes of a piece, with its summary, and the part of a segment that it is at most.
@@ -36,9 +34,6 @@ const PIECES_IN_SEGMENT: u64 = 8;
 const LARGE_PIECE: u64 = (2 << 20) - FLASH_PAGE.0;
 const LARGE_PIECES_IN_SEGMENT: u64 = 2;
 
-/// How often a commit writes ahead what programs have written while it did so before.
-const MOST_ROUNDS: usize = 4;
-
 /// Blocks that are written together.
 #[derive(Default)]
 struct Piece {
@@ -48,28 +43,8 @@ struct Piece {
 }
 
 impl Filesystem {
-    /// Writes the data of files as a commit would have to, and returns the log for that commit. What is
-    /// less than a piece is left to it; and more, if programs go on writing faster than that can be
-    /// written ahead.
-    pub(super) fn write_ahead(&self) -> Result<MutexGuard<'_, SegmentWriter>> {
-        let syncs = self.syncs.load(Ordering::Relaxed);
-        let before = self.syncs_before.swap(syncs, Ordering::Relaxed);
-        if !self.writes_records() {
-            return self.writable_log();
-        }
-        let piece = self.small_piece();
-        for _ in 0..MOST_ROUNDS {
-            self.write_pieces(self.dirty_inodes(), piece, before)?;
-            let log = self.writable_log()?;
-            if !self.has_unwritten(piece) {
-                return Ok(log);
-            }
-        }
-        self.writable_log()
-    }
-
     /// Whether files have as many blocks that no log has.
-    fn has_unwritten(&self, blocks: u64) -> bool {
+    pub(super) fn has_unwritten_blocks(&self, blocks: u64) -> bool {
         let mut found = 0;
         self.dirty_inodes().iter().any(|inode| {
             let state = inode.state.read();
@@ -78,18 +53,7 @@ impl Filesystem {
         })
     }
 
-    /// The log for changes of metadata, which become a commit of everything where sync logs wait for
-    /// one: then data are written ahead.
-    pub(super) fn write_ahead_of_metadata(&self) -> Result<MutexGuard<'_, SegmentWriter>> {
-        let log = self.writable_log()?;
-        if !log.needs_everything() {
-            return Ok(log);
-        }
-        drop(log);
-        self.write_ahead()
-    }
-
-    fn dirty_inodes(&self) -> Vec<InodeRef> {
+    pub(super) fn dirty_inodes(&self) -> Vec<InodeRef> {
         self.table.lock().dirty.values().cloned().collect()
     }
 
@@ -114,12 +78,10 @@ impl Filesystem {
             return Ok(());
         }
         // But this one.
-        let others = self.syncs_before.load(Ordering::Relaxed) + 1;
+        let others = self.writer.syncs_before() + 1;
         self.write_pieces(inodes, self.small_piece(), others)?;
         // Else the sync log would say that all of it may not be durable, and a mount after a crash read it.
-        let mut log = self.writable_log()?;
-        let flushed = log.flush();
-        self.or_stop(&mut log, flushed)
+        self.writing().session()?.flush()
     }
 
     /// A file has taken the place of another: what is in no log of it begins to be written.
@@ -131,7 +93,7 @@ impl Filesystem {
 
     /// Writes the data of files that have taken the place of others since the last log.
     pub(super) fn write_replacements(&self) -> Result<()> {
-        let before = self.syncs_before.load(Ordering::Relaxed);
+        let before = self.writer.syncs_before();
         self.write_pieces(self.replacements(), 1, before)
     }
 
@@ -145,7 +107,7 @@ impl Filesystem {
         replacements.into_iter().filter_map(|ino| table.get(ino)).collect()
     }
 
-    fn small_piece(&self) -> u64 {
+    pub(super) fn small_piece(&self) -> u64 {
         data_of_a_log(&self.store.geometry(), PIECE, PIECES_IN_SEGMENT)
     }
 
@@ -156,7 +118,12 @@ impl Filesystem {
 
     /// Writes the data of files in pieces, none of which has less blocks than `least`. Nobody waits as
     /// long as somebody has synced no more than `syncs` times.
-    fn write_pieces(&self, mut rest: Vec<InodeRef>, least: u64, syncs: u64) -> Result<()> {
+    pub(super) fn write_pieces(
+        &self,
+        mut rest: Vec<InodeRef>,
+        least: u64,
+        syncs: u64,
+    ) -> Result<()> {
         let (small, large) = (self.small_piece(), self.large_piece());
         // The last is taken first: they are written in the order in which a commit would.
         rest.reverse();
@@ -164,8 +131,8 @@ impl Filesystem {
         loop {
             // An fsync waits for one piece, however many threads write ahead.
             let mut on_its_way = self.writing_ahead.lock();
-            let mut log = self.writable_log()?;
-            let nobody_waits = self.syncs.load(Ordering::Relaxed) == syncs;
+            let mut session = self.writing().session()?;
+            let nobody_waits = self.writer.syncs() == syncs;
             let most = if nobody_waits { large } else { small };
             let mut piece = Piece::default();
             while piece.blocks < most
@@ -177,18 +144,17 @@ impl Filesystem {
                 }
             }
             // Twice its blocks: it has a summary, too, and may leave the end of a segment unused.
-            if piece.blocks < least || !self.space.has_room_ahead(2 * piece.blocks) {
+            if piece.blocks < least || !self.writer.space.has_room_ahead(2 * piece.blocks) {
                 return Ok(());
             }
-            let written = log.write_ahead(&piece.files, &self.stamp());
-            let Some(written) = self.or_stop(&mut log, written)? else { return Ok(()) };
+            let Some(written) = session.write_files_ahead(&piece.files)? else { return Ok(()) };
             let files = piece.inodes.iter().zip(&piece.files);
             let logs = written.logs.clone();
-            self.note_placed(&log, files, written);
-            MutexGuard::unlock_fair(log);
+            self.note_placed(files, written);
+            session.end_fairly();
             // Otherwise the next fsync would have to wait for all of them.
             if let Err(error) = self.write_out(logs, nobody_waits, &mut on_its_way) {
-                return self.or_stop(&mut self.log.lock(), Err(error));
+                return self.writing().lock().noting(Err(error));
             }
             MutexGuard::unlock_fair(on_its_way);
         }
@@ -331,7 +297,7 @@ mod tests {
         fs.sync_file(&file).unwrap();
         let large = large();
         fs.write(&file, 0, &large).unwrap();
-        drop(fs.write_ahead().unwrap());
+        drop(fs.writing().write_ahead().unwrap());
         let after_cut = mount(&copy_of(&device));
         assert!(content(&after_cut) == before, "nobody has asked for it");
         fs.write(&file, 10, b"changed again").unwrap();
@@ -363,12 +329,12 @@ mod tests {
         fs.sync().unwrap();
         let piece = fs.small_piece();
         fs.write(&file, 0, &large()).unwrap();
-        drop(fs.write_ahead_of_metadata().unwrap());
-        assert!(fs.has_unwritten(2 * piece), "no sync log waits");
+        drop(fs.writing().write_ahead_of_metadata().unwrap());
+        assert!(fs.has_unwritten_blocks(2 * piece), "no sync log waits");
         let other = fs.create(&fs.root().unwrap().inode, b"other", &new_file()).unwrap().inode;
         fs.sync_file(&other).unwrap();
-        drop(fs.write_ahead_of_metadata().unwrap());
-        assert!(!fs.has_unwritten(piece), "a sync log waits");
+        drop(fs.writing().write_ahead_of_metadata().unwrap());
+        assert!(!fs.has_unwritten_blocks(piece), "a sync log waits");
         fs.unmount().unwrap();
         check(&device);
     }
@@ -386,7 +352,7 @@ mod tests {
         fs.write(&file, 0, &large).unwrap();
         let [without, with] = [false, true].map(|ahead| {
             if ahead {
-                drop(fs.write_ahead().unwrap());
+                drop(fs.writing().write_ahead().unwrap());
             }
             device.snapshot()
         });

@@ -33,6 +33,8 @@ pub(crate) struct Guard<G> {
     held: Held,
 }
 
+/// The value in an [`RwLock`], while threads may look at it.
+pub(crate) type RwLockReadGuard<'a, T> = Guard<machine::RwLockReadGuard<'a, T>>;
 /// What is in an [`RwLock`], while one thread may change it.
 pub(crate) type RwLockWriteGuard<'a, T> = Guard<machine::RwLockWriteGuard<'a, T>>;
 

@@ -26,7 +26,9 @@ use self::real as machine;
 use self::simulated as machine;
 
 pub use self::clock::{Clock, SystemClock, Timestamp};
-pub(crate) use self::locks::{Condvar, Mutex, MutexGuard, RwLock, RwLockWriteGuard};
+pub(crate) use self::locks::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 pub(crate) use self::machine::{Instant, JoinHandle, atomic, spawn};
 // Names are chosen by users, who could choose them to collide; numbers are not.
 pub(crate) use self::machine::{NumberState, RandomState};

@@ -8,7 +8,6 @@ use nilfs_ondisk::segment_usage::{DIRTY, RawSegmentUsage, SEGMENT_USAGE_SIZE, Su
 use nilfs_ondisk::{BlockNr, SegNum, Slot};
 use zerocopy::IntoBytes;
 
-use crate::cleaner::Mounted;
 use crate::cleaner::options::ManualRun;
 use crate::fixtures::{
     BLOCK, SEGMENT_BLOCKS, check, copy_of, empty_volume, make_file, mount, open, write,
@@ -94,7 +93,7 @@ fn write_until_refused(fs: &Filesystem) {
 }
 
 fn refused(fs: &Filesystem) -> u64 {
-    fs.log().lock().refused_segments().len() as u64
+    fs.writer.look().refused_segments().len() as u64
 }
 
 /// Fills a damaged copy of a volume, of which nothing that the volume had may change, except in the segment
@@ -341,7 +340,7 @@ fn no_segment_is_kept_out_of_use_although_it_is_free() {
         }
         for segment in open(&copy_of(&device)).segments(SegNum(0)).unwrap() {
             if !segment.dirty && !segment.bad {
-                let log = fs.log().lock();
+                let log = fs.writer.look();
                 assert!(log.is_withheld(segment.segment) || log.may_write(segment.segment));
             }
         }
