@@ -127,6 +127,7 @@ lint:
 	$(CARGO) fmt --check --manifest-path tools/fuzz/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p nilfs-sim --features shuttle --all-targets -- -D warnings
+	$(CARGO) run --quiet -p nilfs-shape
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
 
 fuzz:

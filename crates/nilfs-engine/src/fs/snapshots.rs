@@ -151,7 +151,7 @@ impl Filesystem {
         let mut notes = known.as_deref().unwrap_or_default().to_vec();
         for change in wanted {
             let entry = entry_of(log, change.cno())?;
-            if let Some(snapshot) = apply(change, &entry, &mut notes)? {
+            if let Some(snapshot) = change_notes(change, &entry, &mut notes)? {
                 changes.snapshots.push((change.cno(), snapshot));
             }
         }
@@ -176,7 +176,7 @@ fn entry_of(log: &SegmentWriter, cno: Cno) -> Result<RawCheckpoint> {
 
 /// Makes a change in the notes. Returns whether the checkpoint is a snapshot from now on, if that
 /// changes as well.
-fn apply(
+fn change_notes(
     change: &SnapshotChange,
     entry: &RawCheckpoint,
     notes: &mut Vec<Note>,
