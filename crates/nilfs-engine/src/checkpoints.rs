@@ -7,15 +7,83 @@ use nilfs_ondisk::checkpoint::{
     CHECKPOINT_SIZE, CpfileLayout, INVALID, MINOR, RawCheckpoint, RawCpfileHeader, SNAPSHOT,
 };
 use nilfs_ondisk::{Cno, FileBlock, Slot};
+use serde::{Deserialize, Serialize};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use crate::bmap::Source;
 use crate::error::{Error, Result};
 use crate::metafile::FileEdit;
-use crate::volume::{CheckpointInfo, CheckpointTotals};
 
 const HEADER_BLOCK: FileBlock = FileBlock(0);
+
+/// Numbers of checkpoints that are looked at first, from the newest down; then twice as many, and so on.
+const FIRST_LOOK: u64 = 16;
+
+/// Checkpoints that are listed at a time.
+const LISTED_AT_ONCE: u64 = 1024;
+
+/// A checkpoint, as a list of checkpoints shows it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CheckpointInfo {
+    /// Its number.
+    pub cno: Cno,
+    /// When it was made, in seconds since 1970.
+    pub created: u64,
+    /// Whether it is kept as a snapshot.
+    pub snapshot: bool,
+    /// Whether nothing that a user sees has changed in it.
+    pub minor: bool,
+    /// Blocks of its files.
+    pub blocks: u64,
+    /// Number of its inodes.
+    pub inodes: u64,
+    /// Blocks that its log wrote; informational.
+    pub increment: u64,
+}
+
+/// How many checkpoints a volume has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CheckpointTotals {
+    /// The newest one.
+    pub newest: Cno,
+    /// All of them, snapshots included.
+    pub checkpoints: u64,
+    /// Those that are snapshots.
+    pub snapshots: u64,
+}
+
+/// The newest checkpoint below `end` that fits, where `list` returns checkpoints as
+/// [`Checkpoints::checkpoints`](crate::Checkpoints::checkpoints) does. `end` should not be far above the newest one.
+/// About as many are listed as there are between `end` and the one that is found.
+///
+/// # Errors
+/// Those of `list`.
+pub fn newest_below<E>(
+    end: Cno,
+    list: &dyn Fn(Cno, usize) -> Result<Vec<CheckpointInfo>, E>,
+    fits: &dyn Fn(&CheckpointInfo) -> bool,
+) -> Result<Option<CheckpointInfo>, E> {
+    let (mut end, mut width) = (end.0, FIRST_LOOK);
+    while end > Cno::MIN.0 {
+        let start = end.saturating_sub(width).max(Cno::MIN.0);
+        let (mut from, mut best) = (start, None);
+        while from < end {
+            let limit = (end - from).min(LISTED_AT_ONCE) as usize;
+            let found = list(Cno(from), limit)?;
+            let Some(last) = found.last() else { break };
+            from = last.cno.0.saturating_add(1);
+            best = found.into_iter().rfind(|it| it.cno.0 < end && fits(it)).or(best);
+        }
+        if best.is_some() {
+            return Ok(best);
+        }
+        (end, width) = (start, width.saturating_mul(2));
+    }
+    Ok(None)
+}
 
 /// The counters of the cpfile.
 pub(crate) fn header(source: Source<'_>, root: &Root) -> Result<RawCpfileHeader> {

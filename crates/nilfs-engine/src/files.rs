@@ -1,16 +1,16 @@
 //! What a front end reads: the files of a checkpoint, or those of the live file system; and the
 //! past.
 
-use std::ops::RangeInclusive;
-
 use nilfs_ondisk::notes::Note;
 use nilfs_ondisk::{Cno, FileBlock, Ino, dirent};
 
+use crate::checkpoints::CheckpointInfo;
 use crate::error::{Error, Result};
-use crate::fs::{Attr, DirEntry, Filesystem, Seek, StatFs};
+use crate::fs::Filesystem;
 use crate::times::Times;
-use crate::tree::{Tree, View};
-use crate::volume::{CheckpointInfo, Volume};
+use crate::tree::{Checkpoints, Tree, View};
+use crate::types::{Attr, DirEntry, Seek, StatFs};
+use crate::volume::Volume;
 use crate::writer::space;
 
 /// Files that can be read, known by their numbers.
@@ -79,91 +79,6 @@ pub trait Files: Send + Sync {
     /// # Errors
     /// Damage, a device error.
     fn stat_fs(&self) -> Result<StatFs>;
-}
-
-/// The checkpoints of a volume, each of which can be looked at.
-pub trait Checkpoints: Send + Sync {
-    /// The number of the newest one.
-    fn newest(&self) -> Cno;
-
-    /// The checkpoints from `from` on, ascending, at most `limit`.
-    ///
-    /// # Errors
-    /// The cpfile cannot be read.
-    fn checkpoints(&self, from: Cno, limit: usize) -> Result<Vec<CheckpointInfo>>;
-
-    /// The newest checkpoint below `end`.
-    ///
-    /// # Errors
-    /// The cpfile cannot be read.
-    fn newest_below(&self, end: Cno) -> Result<Option<CheckpointInfo>> {
-        let list = |from, limit| self.checkpoints(from, limit);
-        newest_below(end.min(Cno(self.newest().0.saturating_add(1))), &list, &|_| true)
-    }
-
-    /// When checkpoints were made, as far as somebody has had to find out.
-    fn times(&self) -> &Times;
-
-    /// The newest checkpoint below `end` that was made in one of these seconds since 1970.
-    ///
-    /// # Errors
-    /// The cpfile cannot be read.
-    fn newest_made(
-        &self,
-        end: Cno,
-        seconds: &RangeInclusive<u64>,
-    ) -> Result<Option<CheckpointInfo>> {
-        let list = |from, limit| self.checkpoints(from, limit);
-        self.times().newest_made(self.newest(), end, seconds, &list)
-    }
-
-    /// The files of a checkpoint; of the newest one if `cno` is `None`.
-    ///
-    /// # Errors
-    /// [`Error::NoCheckpoint`], damage, a device error.
-    fn tree(&self, cno: Option<Cno>) -> Result<Tree>;
-
-    /// What is noted about snapshots, by ascending number. Snapshots without a note are not there.
-    ///
-    /// # Errors
-    /// The notes are damaged or of a later version; a device error.
-    fn notes(&self) -> Result<Vec<Note>>;
-}
-
-/// Numbers of checkpoints that are looked at first, from the newest down; then twice as many, and so on.
-const FIRST_LOOK: u64 = 16;
-
-/// Checkpoints that are listed at a time.
-const LISTED_AT_ONCE: u64 = 1024;
-
-/// The newest checkpoint below `end` that fits, where `list` returns checkpoints as
-/// [`Checkpoints::checkpoints`] does. `end` should not be far above the newest one. About as many are
-/// listed as there are between `end` and the one that is found.
-///
-/// # Errors
-/// Those of `list`.
-pub fn newest_below<E>(
-    end: Cno,
-    list: &dyn Fn(Cno, usize) -> Result<Vec<CheckpointInfo>, E>,
-    fits: &dyn Fn(&CheckpointInfo) -> bool,
-) -> Result<Option<CheckpointInfo>, E> {
-    let (mut end, mut width) = (end.0, FIRST_LOOK);
-    while end > Cno::MIN.0 {
-        let start = end.saturating_sub(width).max(Cno::MIN.0);
-        let (mut from, mut best) = (start, None);
-        while from < end {
-            let limit = (end - from).min(LISTED_AT_ONCE) as usize;
-            let found = list(Cno(from), limit)?;
-            let Some(last) = found.last() else { break };
-            from = last.cno.0.saturating_add(1);
-            best = found.into_iter().rfind(|it| it.cno.0 < end && fits(it)).or(best);
-        }
-        if best.is_some() {
-            return Ok(best);
-        }
-        (end, width) = (start, width.saturating_mul(2));
-    }
-    Ok(None)
 }
 
 impl Checkpoints for Volume {

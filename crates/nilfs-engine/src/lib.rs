@@ -27,26 +27,30 @@ mod metafile;
 pub mod mkfs;
 mod overlay;
 mod palloc;
+mod protection;
 mod read_only;
 mod recovery;
 pub mod rescue;
 pub mod scan;
 pub mod scrub;
+mod scrub_device;
 mod segments;
 mod store;
 mod superblocks;
 mod times;
 pub mod tree;
+mod types;
 mod volume;
 mod writer;
 mod xattr_file;
 
+pub use checkpoints::{CheckpointInfo, CheckpointTotals, newest_below};
 pub use cleaner::options::{
     Amount, CleanerOptions, CleanerOrder, CleanerState, CleanerTotals, Loss, ManualRun, Policy,
     RunProgress, SnapshotUsage, Speed, Status, Usage,
 };
 pub use error::{Error, Result};
-pub use files::{Checkpoints, Files, newest_below};
+pub use files::Files;
 pub use fs::admin::DeletedCheckpoints;
 pub use fs::defragment::Defragmented;
 pub use fs::purge::{Holders, Moved, PurgeOptions, PurgeProgress, Purged, Wiping};
@@ -55,8 +59,7 @@ pub use fs::resize::ResizeProgress;
 pub use fs::rollback::{RollbackProgress, RolledBack, Stale};
 pub use fs::snapshots::SnapshotChange;
 pub use fs::{
-    Attr, Background, DirEntry, Entry, Filesystem, FsyncBy, Inode, InodeRef, MountOptions,
-    NewInode, OnError, Order, RenameMode, Seek, SetAttr, SetTime, StatFs,
+    Background, Entry, Filesystem, FsyncBy, Inode, InodeRef, MountOptions, OnError, Order,
 };
 pub use host::{Clock, SystemClock, Timestamp, without_waiting};
 #[cfg(feature = "shuttle")]
@@ -67,11 +70,13 @@ pub use nilfs_ondisk::notes::{MadeBy, Note, NoteText, SnapshotName};
 pub use nilfs_ondisk::{BlockNr, BlockSize, Cno, Ino, SegNum};
 pub use read_only::{ReadOnlyOptions, ReadOnlyVolume};
 pub use recovery::RecoveryPlan;
+pub use scrub_device::scrub_device;
 pub use store::Verify;
 pub use superblocks::Superblocks;
 pub use times::{EffectiveTimes, Times};
-pub use tree::Tree;
-pub use volume::{CheckpointInfo, CheckpointTotals, SegmentInfo, SegmentLife, Volume};
+pub use tree::{Checkpoints, Tree};
+pub use types::{Attr, DirEntry, NewInode, RenameMode, Seek, SetAttr, SetTime, StatFs};
+pub use volume::{SegmentInfo, SegmentLife, Volume};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -3,8 +3,8 @@
 //! An overlay lies on top of the file below: a block is looked up in the overlay, then, unless it
 //! is cut off, below it.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,7 +12,21 @@ use nilfs_ondisk::inode::RawInode;
 use nilfs_ondisk::{BlockNr, FileBlock, Ino, VBlockNr};
 
 use crate::block::Block;
-use crate::tree::content::{InMemory, Place};
+
+/// Where the content of a block is.
+pub(crate) enum Place<'a> {
+    Memory(&'a Block),
+    Device(BlockNr),
+    Hole,
+}
+
+/// The blocks that layers in memory have of a file from some block on.
+#[derive(Debug, Default)]
+pub(crate) struct InMemory {
+    pub(crate) blocks: BTreeSet<FileBlock>,
+    /// From here on there is nothing below them.
+    pub(crate) end_below: Option<FileBlock>,
+}
 
 /// Where a sync log has put a block already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,20 +6,23 @@ use nilfs_device::Device;
 use nilfs_ondisk::notes::Note;
 use nilfs_ondisk::{Cno, Ino};
 
+use crate::checkpoints::{CheckpointInfo, CheckpointTotals};
 use crate::cleaner::live_blocks::LiveBlocks;
 use crate::cleaner::options::{CleanerOptions, CleanerState, CleanerTotals, RunProgress};
 use crate::cleaner::options::{Status, Usage};
 use crate::cleaner::space_usage::{FreeSpace, SpaceUsage};
 use crate::error::Result;
-use crate::files::{Checkpoints, Files};
-use crate::fs::{Attr, DirEntry, MountOptions, Seek, StatFs};
+use crate::files::Files;
+use crate::fs::MountOptions;
 use crate::host::atomic::{AtomicU64, Ordering};
 use crate::host::{Clock, Instant};
 use crate::rescue::Rescue;
 use crate::store::Verify;
 use crate::times::Times;
+use crate::tree::Checkpoints;
 use crate::tree::Tree;
-use crate::volume::{CheckpointInfo, CheckpointTotals, Volume};
+use crate::types::{Attr, DirEntry, Seek, StatFs};
+use crate::volume::Volume;
 use crate::writer::space;
 
 /// How a volume is mounted to be read. There will be more fields: take those that you do not name from

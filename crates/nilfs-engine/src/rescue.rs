@@ -19,12 +19,13 @@ use nilfs_ondisk::Cno;
 use nilfs_ondisk::notes::Note;
 
 pub use self::evidence::{Doubts, Evidence};
+use crate::checkpoints::CheckpointInfo;
 use crate::error::{Error, Result};
 use crate::files::Files;
 use crate::scan::Scan;
 use crate::store::Verify;
 use crate::tree::Tree;
-use crate::volume::{CheckpointInfo, Volume};
+use crate::volume::Volume;
 
 /// Older checkpoints of a volume that are looked at, besides snapshots.
 const OLDER_CHECKPOINTS: usize = 1000;

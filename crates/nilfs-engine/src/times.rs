@@ -15,9 +15,9 @@ use std::ops::RangeInclusive;
 
 use nilfs_ondisk::Cno;
 
-use crate::files::newest_below;
+use crate::checkpoints::CheckpointInfo;
+use crate::checkpoints::newest_below;
 use crate::host::{Mutex, Rank};
-use crate::volume::CheckpointInfo;
 
 /// Numbers in a run.
 const RUN: u64 = 256;

@@ -9,22 +9,20 @@ use nilfs_ondisk::notes::Note;
 use nilfs_ondisk::super_root::SuperRoot;
 use nilfs_ondisk::superblock::{LogCursor, RawSuperblock, STATE_RESIZE, Superblock};
 use nilfs_ondisk::{Cno, FormatError, Geometry, SegNum, Seq};
-use serde::{Deserialize, Serialize};
 
 use crate::bmap::{Pointers, Source};
-use crate::cleaner::protection::Protection;
-use crate::cleaner::victim::SegmentReader;
+use crate::checkpoints::{CheckpointInfo, CheckpointTotals};
 use crate::dat::Dat;
 use crate::error::{Error, Result};
-use crate::fs::Filesystem;
-use crate::fs::replay::{SyncedContent, replayed_files, synced_content, without_contradictions};
 use crate::log::reader::{self, Log};
-use crate::recovery::{self, LogScan, RecoveryPlan, RollForward};
+use crate::log::segment_reader::SegmentReader;
+use crate::protection::Protection;
+use crate::recovery::{self, LogScan};
 use crate::scan::{Scan, SuperRootLog};
 use crate::store::{Store, Verify};
 use crate::superblocks::{self, Superblocks};
 use crate::times::Times;
-use crate::tree::{Era, Recovered, Shared, Tree, TreeRoot, View};
+use crate::tree::{Era, Shared, Tree, TreeRoot, View};
 use crate::{checkpoints, segments, xattr_file};
 
 /// A volume, opened for looking.
@@ -40,45 +38,13 @@ pub struct Volume {
     /// What its trees share, once one is open.
     shared: OnceLock<Arc<Shared>>,
     /// Memory for the names of their large directories, in bytes.
-    names_limit: usize,
+    pub(crate) names_limit: usize,
     pub(crate) times: Times,
 }
 
 /// Memory for the names of large directories in the trees of a volume, in bytes, unless somebody
 /// says otherwise.
 const NAMES_LIMIT: usize = 32 << 20;
-
-/// A checkpoint, as a list of checkpoints shows it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct CheckpointInfo {
-    /// Its number.
-    pub cno: Cno,
-    /// When it was made, in seconds since 1970.
-    pub created: u64,
-    /// Whether it is kept as a snapshot.
-    pub snapshot: bool,
-    /// Whether nothing that a user sees has changed in it.
-    pub minor: bool,
-    /// Blocks of its files.
-    pub blocks: u64,
-    /// Number of its inodes.
-    pub inodes: u64,
-    /// Blocks that its log wrote; informational.
-    pub increment: u64,
-}
-
-/// How many checkpoints a volume has.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct CheckpointTotals {
-    /// The newest one.
-    pub newest: Cno,
-    /// All of them, snapshots included.
-    pub checkpoints: u64,
-    /// Those that are snapshots.
-    pub snapshots: u64,
-}
 
 /// A segment, as a list of segments shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -323,69 +289,6 @@ impl Volume {
             }
         };
         shared.open(self.source(), &self.cpfile()?, cno.unwrap_or(self.found.cno))
-    }
-
-    /// The files of the newest checkpoint with what sync logs have made durable since, if the
-    /// volume was not closed cleanly: what a writable mount would recover.
-    ///
-    /// # Errors
-    /// [`Error::RollForward`], damage, a device error.
-    pub fn recovered_tree(&self) -> Result<Tree> {
-        let tree = self.tree(None)?;
-        let found = recovery::roll_forward(&self.store, &self.found)?.whole()?;
-        let (geometry, newest) = (self.geometry(), self.found.newest.segment);
-        let stays = |block| geometry.segment_of(block) == newest;
-        let files = replayed_files(tree.view(), &found.logs, self.names_limit)?;
-        let recovered = Recovered::new(&self.store, files, stays)?;
-        Ok(tree.with(recovered))
-    }
-
-    /// What a recovery of the volume would roll forward, and what it could not.
-    ///
-    /// # Errors
-    /// Damage of the newest checkpoint, a device error.
-    pub fn recovery_plan(&self) -> Result<RecoveryPlan> {
-        let recovered = self.recoverable()?;
-        recovery::plan(&self.store, &self.found, recovered)
-    }
-
-    /// Returns what a recovery of the volume would take over of the content of files, as far as the logs of
-    /// fsyncs contradict nothing.
-    ///
-    /// # Errors
-    /// Damage of the newest checkpoint, a device error.
-    pub fn synced_content(&self) -> Result<SyncedContent> {
-        let found = recovery::roll_forward(&self.store, &self.found)?;
-        if found.logs.is_empty() {
-            return Ok(SyncedContent::default());
-        }
-        let found = without_contradictions(self.view(self.found.cno)?, found)?;
-        synced_content(self.view(self.found.cno)?, &found.logs)
-    }
-
-    /// Logs that can be put on top of the newest checkpoint and made another one: without those from the
-    /// first on that contradicts something, or with which no checkpoint can be made.
-    pub(crate) fn recoverable(&self) -> Result<RollForward> {
-        let found = recovery::roll_forward(&self.store, &self.found)?;
-        let found = without_contradictions(self.view(self.found.cno)?, found)?;
-        if found.logs.is_empty() {
-            return Ok(found);
-        }
-        let trial = |logs| Filesystem::trial(self.store.shared_device(), self.store.verify(), logs);
-        let Some(mut damage) = trial(found.logs.len())? else { return Ok(found) };
-        // Without any log, it would be in vain to give them up.
-        if let Some(damage) = trial(0)? {
-            return Err(damage);
-        }
-        let (mut possible, mut impossible) = (0, found.logs.len());
-        while possible + 1 < impossible {
-            let middle = possible.midpoint(impossible);
-            match trial(middle)? {
-                None => possible = middle,
-                Some(found) => (impossible, damage) = (middle, found),
-            }
-        }
-        found.before(possible, damage)
     }
 
     pub(crate) fn source(&self) -> Source<'_> {

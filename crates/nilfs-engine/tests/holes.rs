@@ -11,7 +11,8 @@ use common::{check, content, make, parameters, pattern, volume};
 use nilfs_device::{Device, IoSlice, MaskedDevice, MemoryDevice};
 use nilfs_engine::mkfs::{Parameters, format};
 use nilfs_engine::scan::{FoundLog, Scan};
-use nilfs_engine::scrub::{Scrubbed, Selection, scrub};
+use nilfs_engine::scrub::{Scrubbed, Selection};
+use nilfs_engine::scrub_device;
 use nilfs_engine::{
     Amount, BlockNr, CleanerOptions, Filesystem, ManualRun, MountOptions, ReadOnlyOptions,
     ReadOnlyVolume, metadata_image,
@@ -72,7 +73,7 @@ fn older_summary(image: &[u8], logs: &[FoundLog]) -> Vec<u8> {
 }
 
 fn scrubbed(device: Arc<dyn Device>) -> Scrubbed {
-    scrub(&device, &Selection::default(), &mut |_| ControlFlow::Continue(())).unwrap()
+    scrub_device(&device, &Selection::default(), &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
 #[test]

@@ -12,7 +12,8 @@ use std::time::Duration;
 use common::{LINUX_IMAGES, check, linux_image, make, parameters, pattern, short_segments};
 use nilfs_device::{CopyOnWriteDevice, Device, IoSlice, MaskedDevice, MemoryDevice};
 use nilfs_engine::mkfs::{Parameters, format};
-use nilfs_engine::scrub::{Fault, Need, Progress, Scrubbed, Selection, scrub};
+use nilfs_engine::scrub::{Fault, Need, Progress, Scrubbed, Selection};
+use nilfs_engine::scrub_device;
 use nilfs_engine::tree::Extent;
 use nilfs_engine::{
     Amount, CleanerOptions, Cno, Filesystem, Ino, Log, ManualRun, MountOptions, SegNum, Volume,
@@ -41,7 +42,7 @@ fn write(fs: &Filesystem, names: &[&str]) -> Cno {
 }
 
 fn scrubbed(device: &Arc<dyn Device>) -> Scrubbed {
-    let found = scrub(device, &Selection::default(), &mut go_on).unwrap();
+    let found = scrub_device(device, &Selection::default(), &mut go_on).unwrap();
     assert_eq!(found.interrupted, None);
     found
 }
@@ -410,7 +411,7 @@ fn a_sound_volume_has_no_damage_while_somebody_writes_and_cleans() {
     let shared: Arc<dyn Device> = Arc::clone(&device) as _;
     let all = Selection::default();
     for _ in 0..5 {
-        for found in [scrub(&shared, &all, &mut disturb), fs.scrub(&all, &mut disturb)] {
+        for found in [scrub_device(&shared, &all, &mut disturb), fs.scrub(&all, &mut disturb)] {
             let found = found.unwrap();
             assert!(found.damage.is_empty(), "{:#?}", found.damage);
             assert!(found.sound_logs > 0);
@@ -508,7 +509,7 @@ fn what_is_seen_in_a_freed_segment_says_nothing_about_what_is_written_there_next
         };
         let shared: Arc<dyn Device> = Arc::clone(&device) as _;
         let found = match from_outside {
-            true => scrub(&shared, &Selection::default(), &mut disturb),
+            true => scrub_device(&shared, &Selection::default(), &mut disturb),
             false => fs.scrub(&Selection::default(), &mut disturb),
         };
         let damage = found.unwrap().damage;
@@ -563,7 +564,7 @@ fn a_scrub_that_was_ended_goes_on_where_it_was_and_finds_what_it_found_again() {
             pieces += 1;
             if pieces < 5 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        let found = scrub(&shared, &selection, &mut stop).unwrap();
+        let found = scrub_device(&shared, &selection, &mut stop).unwrap();
         parts += 1;
         assert_eq!(found.damage.len(), 1, "part {parts}");
         assert_eq!(files(&found)[0].0, "3");
@@ -606,7 +607,8 @@ fn damaged_content_of_an_fsync_is_named_before_a_recovery_and_after() {
 #[test]
 fn a_scrub_that_is_ended_at_once_says_so() {
     let shared: Arc<dyn Device> = scene().device as _;
-    let found = scrub(&shared, &Selection::default(), &mut |_| ControlFlow::Break(())).unwrap();
+    let found =
+        scrub_device(&shared, &Selection::default(), &mut |_| ControlFlow::Break(())).unwrap();
     assert!(found.interrupted.is_some() && found.damage.is_empty());
 }
 
@@ -810,7 +812,7 @@ fn the_device_always_has_something_to_read() {
         ControlFlow::Continue(())
     };
     let device = Arc::clone(&ahead) as Arc<dyn Device>;
-    let found = scrub(&device, &Selection::default(), &mut observe).unwrap();
+    let found = scrub_device(&device, &Selection::default(), &mut observe).unwrap();
     assert!(found.sound_logs >= 200 && found.damage.is_empty(), "{found:?}");
     // A segment has eight pieces, after the last of which there is nothing to ask for.
     let segments = found.bytes.div_ceil(8 * MIB as u64) as u32;

@@ -15,7 +15,8 @@ use common::{
     short_segments,
 };
 use nilfs_device::{Device, FaultyDevice, IoSlice, MemoryDevice};
-use nilfs_engine::scrub::{Selection, scrub};
+use nilfs_engine::scrub::Selection;
+use nilfs_engine::scrub_device;
 use nilfs_engine::{
     Amount, Checkpoints, CleanerOptions, Error, FileType, Files, Filesystem, Ino, Log, ManualRun,
     MountOptions, ReadOnlyOptions, ReadOnlyVolume, RenameMode, Result, SegNum, SetAttr, Verify,
@@ -292,7 +293,7 @@ fn damaged_metadata_gets_no_checksum_that_is_right() {
     }
     drop(fs.commit());
     drop(fs.unmount());
-    let found = scrub(&(Arc::clone(&device) as _), &Selection::default(), &mut |_| {
+    let found = scrub_device(&(Arc::clone(&device) as _), &Selection::default(), &mut |_| {
         ControlFlow::Continue(())
     });
     let places: Vec<_> = found.unwrap().damage.into_iter().map(|it| it.blocks).collect();

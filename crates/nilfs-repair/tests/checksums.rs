@@ -9,7 +9,8 @@ use std::sync::Arc;
 use nilfs_check::Options;
 use nilfs_device::Device;
 use nilfs_engine::NewInode;
-use nilfs_engine::scrub::{Fault, Selection, scrub};
+use nilfs_engine::scrub::{Fault, Selection};
+use nilfs_engine::scrub_device;
 use nilfs_ondisk::crc::crc32_le;
 use nilfs_ondisk::inode::S_IFREG;
 use nilfs_ondisk::summary::{BlockInfo, FileInfo};
@@ -36,7 +37,7 @@ fn directory_and_file(block_size: u64) -> (Image, BlockNr, BlockNr) {
 
 /// Damage of the volume, as a scrub sees it.
 fn damage_on(device: &Arc<dyn Device>) -> Vec<(Fault, u64)> {
-    let found = scrub(device, &Selection::default(), &mut |_| ControlFlow::Continue(()));
+    let found = scrub_device(device, &Selection::default(), &mut |_| ControlFlow::Continue(()));
     let found = found.unwrap().damage.into_iter();
     found.map(|it| (it.fault, it.blocks.end.0 - it.blocks.start.0)).collect()
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use nilfs_check::Options;
 use nilfs_device::{Device, MemoryDevice};
-use nilfs_engine::scrub::{Selection, scrub};
+use nilfs_engine::scrub::Selection;
+use nilfs_engine::scrub_device;
 use nilfs_engine::{FileType, Files, Filesystem, Ino, InodeRef, MountOptions, NewInode, Verify};
 use nilfs_ondisk::BlockNr;
 use nilfs_ondisk::inode::{S_IFDIR, S_IFREG};
@@ -105,7 +106,7 @@ fn wrong_after_repair(device: &Arc<dyn Device>, before: &Content) -> Vec<String>
     read_below(&*fs, Ino::ROOT, "", &mut after);
     fs.unmount().unwrap();
     let mut told = format!("{:?}{:?}{:?}", plan.repairs, plan.kept, plan.doubtful);
-    let found = scrub(device, &Selection::default(), &mut |_| ControlFlow::Continue(()));
+    let found = scrub_device(device, &Selection::default(), &mut |_| ControlFlow::Continue(()));
     for need in found.iter().flat_map(|it| &it.damage).flat_map(|it| &it.needs) {
         let path = need.path.as_deref().map(String::from_utf8_lossy);
         told.push_str(&path.unwrap_or_default());

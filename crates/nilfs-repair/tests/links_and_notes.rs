@@ -89,7 +89,7 @@ fn a_target_that_is_not_what_was_written_stays_known_as_damaged() {
         let [left] = &report.findings[..] else { panic!("it stays known: {report}") };
         assert_eq!((left.severity, left.place.ino), (Severity::Warning, Some(ino)), "{report}");
         let selection = nilfs_engine::scrub::Selection::default();
-        let found = nilfs_engine::scrub::scrub(&device, &selection, &mut |_| {
+        let found = nilfs_engine::scrub_device(&device, &selection, &mut |_| {
             std::ops::ControlFlow::Continue(())
         });
         let damage = found.unwrap().damage;

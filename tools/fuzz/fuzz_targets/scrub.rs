@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use nilfs_device::MemoryDevice;
-use nilfs_engine::scrub::{Scrubbed, Selection, scrub};
+use nilfs_engine::scrub::{Scrubbed, Selection};
+use nilfs_engine::scrub_device;
 use nilfs_engine::{CleanerOptions, Filesystem, MountOptions, Result};
 use nilfs_fuzz::forgery::{Input, forge};
 use nilfs_fuzz::volumes::options;
@@ -16,7 +17,7 @@ use nilfs_fuzz::volumes::options;
 fuzz_target!(|input: Input| {
     let image = forge(input);
     let memory = Arc::new(MemoryDevice::from(image.clone()));
-    let only_read = scrub(&(Arc::clone(&memory) as _), &Selection::default(), &mut go_on);
+    let only_read = scrub_device(&(Arc::clone(&memory) as _), &Selection::default(), &mut go_on);
     assert!(memory.snapshot() == image, "a scrub writes nothing");
     drop(only_read);
     let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };

@@ -19,3 +19,13 @@ pub fn largest(source: &Source) -> Vec<String> {
     paths.sort_unstable();
     if paths.len() > 1 { paths } else { Vec::new() }
 }
+
+/// The imports of modules in a circle from each other, a line for each module.
+pub fn within(source: &Source, circle: &[String]) -> String {
+    let lines = source.imports.iter().filter_map(|(module, imports)| {
+        let module = circle.iter().find(|it| **it == module.join("/"))?;
+        let imports = imports.iter().map(|it| it.join("/")).filter(|it| circle.contains(it));
+        Some(format!("  {module} imports {}\n", imports.collect::<Vec<_>>().join(", ")))
+    });
+    lines.collect()
+}

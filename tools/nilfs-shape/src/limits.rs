@@ -80,7 +80,7 @@ impl OfCrate {
         let upward = layers::upward(source, &self.layers);
         let fallible = types::fallible(source, "apply");
         if verbose {
-            println!("{name}: the largest circle: {}", circle.join(", "));
+            println!("{name}: the largest circle:\n{}", circles::within(source, &circle));
             println!("{name}: against the layers: {}", upward.join(", "));
             println!("{name}: apply that can fail: {}", fallible.join(", "));
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use syn::visit::{self, Visit};
-use syn::{Attribute, File, Item, ItemMod, ItemUse, UseTree};
+use syn::{Attribute, File, Item, ItemUse, UseTree, Visibility};
 use walkdir::WalkDir;
 
 /// A path of a module, from the root of its crate on.
@@ -135,9 +135,8 @@ impl<'ast> Visit<'ast> for Imports<'_> {
         }
     }
 
-    fn visit_item_mod(&mut self, module: &'ast ItemMod) {
-        visit::visit_item_mod(self, module);
-    }
+    /// Who may see an item is nothing that its module imports.
+    fn visit_visibility(&mut self, _: &'ast Visibility) {}
 
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
         self.note_tree(&[], &item.tree);

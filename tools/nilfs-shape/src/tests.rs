@@ -25,9 +25,11 @@ fn files_that_import_each_other_are_a_circle_and_tests_import_what_they_want() {
     let files = [
         ("a.rs", "use crate::{b::B, std_like};"),
         ("b/mod.rs", "mod inner; pub struct B; fn f() { inner::g() }"),
-        ("b/inner.rs", "pub fn g() { super::super::c::h(); }"),
+        ("b/inner.rs", "pub(super) fn g() { super::super::c::h(); }"),
         ("c.rs", "#[cfg(test)] mod checks { use crate::a::A; }"),
         ("d.rs", "use crate::a::A;"),
+        ("b/seen.rs", "pub(super) struct S;"),
+        ("e.rs", "use crate::b::seen::S;"),
         ("a/tests.rs", "use crate::d::D;"),
     ];
     assert!(circles::largest(&source(&files)).is_empty());

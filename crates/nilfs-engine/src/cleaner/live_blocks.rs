@@ -11,11 +11,11 @@ use nilfs_ondisk::{Cno, SegNum};
 
 use crate::bmap::{Pointers, Source};
 use crate::checkpoints;
-use crate::cleaner::protection::Protection;
 use crate::cleaner::segment_table::SegmentTable;
 use crate::commit::{Effects, MetadataChanges, root_of};
 use crate::dat::{Dat, LifeEvent};
 use crate::error::Result;
+use crate::protection::Protection;
 use crate::segments;
 use crate::store::Store;
 use crate::times::EffectiveTimes;

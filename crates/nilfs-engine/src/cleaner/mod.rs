@@ -22,12 +22,10 @@ pub(crate) mod moving;
 pub mod options;
 mod past;
 pub(crate) mod policy;
-pub(crate) mod protection;
 pub(crate) mod schedule;
 pub(crate) mod segment_table;
 pub(crate) mod space_usage;
 mod step;
-pub(crate) mod victim;
 
 use std::collections::BTreeMap;
 
@@ -35,16 +33,16 @@ use nilfs_ondisk::{Geometry, SegNum};
 
 use self::live_blocks::Tracking;
 use self::options::{CleanerOptions, CleanerTotals};
-use self::protection::Protection;
 use self::schedule::Control;
 pub(crate) use self::step::Evacuated;
 use self::step::StepState;
 use crate::commit::{Effects, MetadataChanges};
 use crate::host::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::host::{Condvar, Mutex, MutexGuard, Rank};
+use crate::protection::Protection;
 use crate::store::Store;
-use crate::writer::Writing;
 use crate::writer::space::Needed;
+use crate::writer::{Cleaned, Writing};
 
 /// The state of the cleaner of a mounted volume.
 #[derive(Debug)]
@@ -114,6 +112,12 @@ impl Cleaner {
 
     pub(crate) fn totals(&self) -> CleanerTotals {
         *self.totals.lock()
+    }
+
+    /// What the cleaner has done since the mount, as the writer counts it.
+    pub(crate) fn cleaned(&self) -> Cleaned {
+        let CleanerTotals { blocks_written, segments_freed, .. } = self.totals();
+        Cleaned { blocks_written, segments_freed }
     }
 
     fn count(&self, change: impl FnOnce(&mut CleanerTotals)) {

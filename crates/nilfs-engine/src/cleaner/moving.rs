@@ -6,7 +6,6 @@ use nilfs_ondisk::{BlockNr, FileBlock, Geometry, SegNum};
 
 use super::Cleaning;
 use super::step::{Age, Ages, StepState, VictimBlocks};
-use super::victim::LiveBlock;
 use crate::block::{Block, bytes_mut, copy_of, zeroed};
 use crate::commit::{
     self, FilledSegment, MetadataChanges, MovedBlock, MovedLogs, OffChain, SegmentHead,
@@ -16,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::host::{Instant, sleep};
 use crate::log::reader::{self, Proof};
 use crate::log::sealed::SealedLog;
+use crate::log::segment_reader::LiveBlock;
 
 /// Blocks that are moved in one step, if nothing but their places is to change.
 const RELOCATED_AT_ONCE: u64 = 8192;

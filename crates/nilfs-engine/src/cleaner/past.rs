@@ -7,8 +7,8 @@
 use nilfs_ondisk::Cno;
 
 use super::policy::Candidate;
-use super::protection::Protection;
 use super::segment_table::SegmentTable;
+use crate::protection::Protection;
 
 /// What the past may cost.
 #[derive(Debug, Clone, Copy)]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use nilfs_ondisk::dat::DatEntry;
 use nilfs_ondisk::{BlockNr, Cno, Geometry, SegNum};
 
-use super::protection::Protection;
 use crate::dat::LifeEvent;
+use crate::protection::Protection;
 
 /// Live blocks by segment. A clone shares the segments until they change: counting at leisure needs
 /// no lock.

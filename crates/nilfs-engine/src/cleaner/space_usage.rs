@@ -7,8 +7,8 @@ use nilfs_ondisk::{Geometry, SegNum};
 
 use super::live_blocks::LiveBlocks;
 use super::options::{CleanerOptions, SnapshotUsage, Usage};
-use super::protection::Protection;
 use super::segment_table::SegmentTable;
+use crate::protection::Protection;
 use crate::times::EffectiveTimes;
 use crate::writer::space;
 

@@ -15,12 +15,12 @@ use super::moving::{Moves, OpenSegment};
 use super::options::{Amount, Policy};
 use super::past::Past;
 use super::policy::{self, Candidate};
-use super::protection::Protection;
-use super::victim::{Content, LiveBlock, Refusal, SegmentReader, merged};
 use crate::commit::MetadataChanges;
 use crate::dat::Dat;
 use crate::error::{Error, Result};
 use crate::host::{Instant, sleep};
+use crate::log::segment_reader::{Content, LiveBlock, Refusal, SegmentReader, merged};
+use crate::protection::Protection;
 use crate::tree::Shared;
 use crate::writer::Session;
 

@@ -84,8 +84,8 @@ impl Memory for Untouched {
         self.cleaner.needed_blocks()
     }
 
-    fn cleaned(&self) -> CleanerTotals {
-        self.cleaner.totals()
+    fn cleaned(&self) -> Cleaned {
+        self.cleaner.cleaned()
     }
 }
 

@@ -5,10 +5,10 @@ use nilfs_ondisk::summary::{BlockInfo, FileInfo, GC, LOGBGN, LOGEND};
 use nilfs_ondisk::{BlockNr, BlockSize, Cno, SegNum, Seq};
 
 use crate::block::Block;
-use crate::cleaner::victim::LiveBlock;
 use crate::dat::Moved;
 use crate::log::layout::{Filling, LogPosition, plan};
 use crate::log::sealed::{Extras, Payload, SealedLog, seal};
+use crate::log::segment_reader::LiveBlock;
 use crate::store::Store;
 
 /// A block that the cleaner moves, with its content.

@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::Filesystem;
 use crate::checkpoints;
+use crate::checkpoints::{CheckpointInfo, CheckpointTotals};
 use crate::cleaner::options::{CleanerState, Loss, Status};
 use crate::cleaner::schedule::Activity;
 use crate::commit::{MetadataChanges, root_of};
 use crate::error::{Error, Result};
 use crate::host::atomic::Ordering;
 use crate::tree::Tree;
-use crate::volume::{CheckpointInfo, CheckpointTotals};
 use crate::writer::space::{Cost, Effect};
 use crate::writer::{Session, Stopped};
 
@@ -190,7 +190,7 @@ impl Filesystem {
         let totals = self.cleaner.totals();
         let (cache_hits, cache_misses) = self.store.cache_counts();
         let chain = self.writer.written.in_chain();
-        let lifetime = self.writer.lifetime(&totals);
+        let lifetime = self.writer.lifetime(self.cleaner.cleaned());
         let state = match state {
             _ if self.is_read_only() => CleanerState::Off,
             // It will see that when it looks again.

@@ -6,9 +6,9 @@ use zerocopy::little_endian::{U16, U32};
 use super::Filesystem;
 use super::data::Resize;
 use super::inode::{INODE_BYTES, Inode, InodeRef, State};
-use super::types::{Attr, SetAttr};
 use crate::error::{Error, Result};
 use crate::host::Timestamp;
+use crate::types::{Attr, SetAttr};
 use crate::writer::space::{Cost, Effect};
 
 /// The inode flags that mean something here (`FS_*_FL`).

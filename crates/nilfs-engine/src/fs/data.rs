@@ -7,7 +7,7 @@ use super::Filesystem;
 use super::attributes::check_written;
 use super::blocks::{Cut, Ready};
 use super::inode::{Context, Inode, InodeRef, State};
-use super::types::Seek;
+use crate::types::Seek;
 use crate::writer::space::{Cost, Effect};
 
 use crate::error::{Error, Result};

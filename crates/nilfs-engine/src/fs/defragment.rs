@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use super::Filesystem;
 use super::inode::InodeRef;
 use crate::cleaner::moving::LEAST_LOG;
-use crate::cleaner::victim::{LiveBlock, MovedSum};
 use crate::commit::most_in_log;
 use crate::error::Result;
+use crate::log::segment_reader::{LiveBlock, MovedSum};
 
 /// What making a file contiguous has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,7 +18,7 @@ use nilfs_ondisk::{BlockSize, FileBlock, Ino, block_sums};
 
 use super::Filesystem;
 use super::inode::{InodeRef, State};
-use super::types::{FsyncBy, Order};
+use super::options::{FsyncBy, Order};
 use crate::block::Block;
 use crate::commit::{MetadataChanges, SyncContent, SyncedFile};
 use crate::error::{Error, Result};

@@ -5,11 +5,12 @@ use std::ops::ControlFlow;
 
 use nilfs_ondisk::{Cno, FileBlock, Ino, VBlockNr};
 
-use super::{Filesystem, StatFs};
+use super::Filesystem;
 use crate::cleaner::options::Usage;
 use crate::cleaner::space_usage::{FreeSpace, SpaceUsage};
 use crate::error::{Error, Result};
 use crate::tree::{File, View};
+use crate::types::StatFs;
 use crate::writer::space::{self, Deleted};
 
 /// How often what must be known is gathered in vain.

@@ -11,14 +11,14 @@ use nilfs_ondisk::{BlockSize, FileBlock, Ino};
 use zerocopy::little_endian::{U16, U64};
 
 use super::directory::Names;
-use super::types::Attr;
 use crate::block::{BlockPool, bytes_mut, zeroed};
 use crate::error::{Error, Result};
 use crate::host::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::host::{Rank, RwLock, Timestamp};
-use crate::overlay::{FrozenInode, Lookup, Overlay, Page, Placed};
-use crate::tree::content::{Content, InMemory, Place};
+use crate::overlay::{FrozenInode, InMemory, Lookup, Overlay, Page, Place, Placed};
+use crate::tree::content::Content;
 use crate::tree::{File, View};
+use crate::types::Attr;
 use crate::writer::space::Space;
 
 /// A file that is known to the file system. Holding a reference keeps the file, even without a

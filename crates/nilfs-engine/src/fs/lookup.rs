@@ -5,10 +5,10 @@ use std::sync::Arc;
 use nilfs_ondisk::Ino;
 
 use super::inode::InodeRef;
-use super::types::Attr;
 use super::{Entry, Filesystem, directory};
 use crate::error::{Error, Result};
 use crate::tree::{File, names};
+use crate::types::Attr;
 
 /// A file that somebody has found by its name.
 enum Found {

@@ -20,7 +20,9 @@ mod journal;
 mod lookup;
 mod nameless;
 mod names;
+mod options;
 pub(crate) mod purge;
+mod recovered;
 mod rename;
 pub(crate) mod replay;
 pub(crate) mod resize;
@@ -29,7 +31,6 @@ mod scrub;
 mod shortage;
 pub(crate) mod snapshots;
 mod sync;
-mod types;
 mod write_ahead;
 
 use std::ops::{ControlFlow, Range};
@@ -41,10 +42,7 @@ use nilfs_ondisk::{BlockNr, FileBlock, Ino};
 
 pub use background::Background;
 pub use inode::{Inode, InodeRef};
-pub use types::{
-    Attr, DirEntry, FsyncBy, MountOptions, NewInode, OnError, Order, RenameMode, Seek, SetAttr,
-    SetTime, StatFs,
-};
+pub use options::{FsyncBy, MountOptions, OnError, Order};
 
 use self::background::Wakeup;
 use self::file_sync::SyncRequest;
@@ -68,6 +66,7 @@ use crate::store::{Store, Verify};
 use crate::superblocks;
 use crate::times::Times;
 use crate::tree::{Shared, View};
+use crate::types::Attr;
 use crate::volume::Volume;
 use crate::writer::space::{Claim, Cost, Effect};
 use crate::writer::{Session, Writer, WriterOptions, Writing};

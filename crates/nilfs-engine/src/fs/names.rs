@@ -18,13 +18,13 @@ use super::attributes::{
 use super::blocks::Ready;
 use super::directory::{self, Addition, Redirection, Removal, check_new_name};
 use super::inode::{Context, Inode, InodeRef, State};
-use super::types::{Attr, DirEntry, NewInode};
 use super::{Entry, Filesystem};
 use crate::block::bytes_mut;
 use crate::error::{Error, Result};
 use crate::host::atomic::Ordering;
 use crate::tree::content::Content;
 use crate::tree::{File, names};
+use crate::types::{Attr, DirEntry, NewInode};
 use crate::writer::space::{Cost, Effect};
 
 /// Making or removing a name: a directory block or two, and the inodes of the file, of its

@@ -23,12 +23,12 @@ use serde::{Deserialize, Serialize};
 
 use self::traces::{Files, Traces};
 use super::Filesystem;
-use crate::cleaner::victim::merged;
+use crate::checkpoints::CheckpointInfo;
 use crate::commit::MetadataChanges;
 use crate::error::{Error, Result};
 use crate::log::reader::{self, Log};
+use crate::log::segment_reader::merged;
 use crate::log::segment_writer::SegmentWriter;
-use crate::volume::CheckpointInfo;
 
 /// Bytes that are wiped at a time.
 const WIPED_AT_ONCE: u64 = 1 << 20;

@@ -9,8 +9,8 @@ use super::Filesystem;
 use super::attributes::{check_changeable, check_directory_changeable, check_directory_grows};
 use super::directory::{self, Addition, Redirection, Removal, check_new_name};
 use super::inode::InodeRef;
-use super::types::RenameMode;
 use crate::error::{Error, Result};
+use crate::types::RenameMode;
 use crate::writer::space::{Cost, Effect};
 
 /// A name in a directory.

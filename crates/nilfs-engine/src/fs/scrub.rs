@@ -7,10 +7,10 @@ use nilfs_ondisk::BlockNr;
 use nilfs_ondisk::summary::BlockInfo;
 
 use super::Filesystem;
-use crate::cleaner::victim::LiveBlock;
 use crate::commit::MovedBlock;
 use crate::error::Result;
 use crate::log::reader::DescribedBlock;
+use crate::log::segment_reader::LiveBlock;
 use crate::scrub::copies::{Restored, restored};
 use crate::scrub::moment::Moment;
 use crate::scrub::needs::Needs;

@@ -10,14 +10,13 @@ use super::Filesystem;
 use super::inode::{Inode, InodeRef, Unlogged};
 use super::journal::Journal;
 use crate::checkpoints;
-use crate::cleaner::options::CleanerTotals;
 use crate::commit::{self, Effects, Frozen, MetadataChanges};
 use crate::error::{Error, Result};
 use crate::log::segment_writer::SegmentWriter;
 use crate::overlay::{FrozenInode, Overlay};
 use crate::recovery::SyncLog;
 use crate::writer::space::Needed;
-use crate::writer::{Alone, Memory, Stopped};
+use crate::writer::{Alone, Cleaned, Memory, Stopped};
 
 /// Inodes that are looked at, for those that can go, while the table is locked.
 const EVICTED_AT_ONCE: usize = 1024;
@@ -206,8 +205,8 @@ impl Memory for Filesystem {
         })
     }
 
-    fn cleaned(&self) -> CleanerTotals {
-        self.cleaner.totals()
+    fn cleaned(&self) -> Cleaned {
+        self.cleaner.cleaned()
     }
 }
 

@@ -16,8 +16,8 @@ use std::fmt;
 use nilfs_ondisk::{BlockNr, SegNum};
 
 use super::reader;
-use crate::cleaner::victim::is_in_a_checkpoint;
 use crate::dat::Dat;
+use crate::log::segment_reader::is_in_a_checkpoint;
 use crate::store::Store;
 
 /// Bytes that are read together at most of a segment, where logs are so short that each begins in what was

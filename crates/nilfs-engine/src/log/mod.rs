@@ -8,5 +8,6 @@ pub(crate) mod layout;
 pub(crate) mod reader;
 pub(crate) mod resume;
 pub(crate) mod sealed;
+pub(crate) mod segment_reader;
 pub(crate) mod segment_writer;
 pub(crate) mod withheld;

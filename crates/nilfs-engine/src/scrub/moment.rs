@@ -32,7 +32,7 @@ pub(crate) struct Moment {
     pub(super) newest: LogCursor,
     /// The sequence number of the newest log on the device. Later logs have a higher one if they are in a
     /// segment that was free.
-    pub(super) seq: Seq,
+    pub(crate) seq: Seq,
     /// Keeps the cleaner from writing over what the checkpoint has.
     held: Option<View>,
 }
@@ -47,7 +47,7 @@ pub(super) struct UsedSegment {
 
 impl Moment {
     /// A volume that was opened for looking.
-    pub(super) fn of_volume(volume: &Volume) -> Self {
+    pub(crate) fn of_volume(volume: &Volume) -> Self {
         Self {
             store: Arc::clone(&volume.store),
             dat: Arc::clone(&volume.dat),

@@ -15,7 +15,7 @@ use nilfs_ondisk::inode::FileType;
 use super::parents::{ChangedNames, DirectoryPaths, Link, Parents, changed_names};
 use super::{File, Tree};
 use crate::error::Result;
-use crate::fs::Attr;
+use crate::types::Attr;
 
 /// A file as one of two trees has it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,6 @@
 //! the checkpoint. Those of the live file system have what was changed; everything that only reads
 //! is here, for both.
 
-use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -16,7 +15,8 @@ use super::device_reads::DeviceReads;
 use super::{File, View};
 use crate::block::{Block, bytes_mut, zeroed};
 use crate::error::{Error, Result};
-use crate::fs::Seek;
+use crate::overlay::{InMemory, Place};
+use crate::types::Seek;
 
 /// A part of a file, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,21 +42,6 @@ pub struct Survey {
     pub data: Vec<Extent>,
     /// Parts of which it cannot be told whether there are data, ascending.
     pub unknown: Vec<Extent>,
-}
-
-/// Where the content of a block is.
-pub(crate) enum Place<'a> {
-    Memory(&'a Block),
-    Device(BlockNr),
-    Hole,
-}
-
-/// The blocks that layers in memory have of a file from some block on.
-#[derive(Debug, Default)]
-pub(crate) struct InMemory {
-    pub(crate) blocks: BTreeSet<FileBlock>,
-    /// From here on there is nothing below them.
-    pub(crate) end_below: Option<FileBlock>,
 }
 
 /// A file whose content can be read.

@@ -10,7 +10,7 @@ use super::history::{Cause, Version, tree_of, versions_of_all_at, versions_of_fi
 use super::parents::changed_names;
 use super::{File, Tree};
 use crate::error::Result;
-use crate::files::Checkpoints;
+use crate::tree::Checkpoints;
 
 /// The checkpoints in which a directory, or one that was ever below it, is not what it was in the
 /// checkpoint before: those beyond `from`, and some others. `None` if it takes more than `most` versions

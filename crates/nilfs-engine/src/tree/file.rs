@@ -8,12 +8,12 @@ use nilfs_ondisk::{FileBlock, Ino, VBlockNr};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use super::content::{Content, InMemory, Place};
+use super::content::Content;
 use super::{MappedBlock, View};
 use crate::error::{Error, Result};
-use crate::fs::Attr;
 use crate::host::Timestamp;
-use crate::overlay::{Lookup, Overlay, Placed};
+use crate::overlay::{InMemory, Lookup, Overlay, Place, Placed};
+use crate::types::Attr;
 
 /// A file as a checkpoint has it. It knows no block addresses, so it stays what it is wherever its
 /// blocks are moved.

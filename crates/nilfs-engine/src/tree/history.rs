@@ -23,10 +23,10 @@ use serde::{Deserialize, Serialize};
 
 use super::parents::{DirectoryPaths, Parents, changed_names};
 use super::{File, Tree, View, names};
+use crate::checkpoints::CheckpointInfo;
 use crate::error::{Error, Result};
-use crate::files::Checkpoints;
-use crate::fs::Attr;
-use crate::volume::CheckpointInfo;
+use crate::tree::Checkpoints;
+use crate::types::Attr;
 
 /// What made a version of a file another one than the version before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -31,6 +31,7 @@ mod file;
 mod history;
 pub(crate) mod names;
 mod parents;
+mod past;
 mod paths;
 mod recovered;
 mod sequences;
@@ -54,6 +55,7 @@ pub use self::history::{Cause, Version, versions};
 pub(crate) use self::history::{older_tree, tree_of, versions_of_all_at, versions_of_file};
 pub use self::parents::Parents;
 pub(crate) use self::parents::changed_names;
+pub use self::past::Checkpoints;
 pub(crate) use self::recovered::Recovered;
 pub(crate) use self::sequences::Sequences;
 pub(crate) use self::shared::{Kept, Shared};
@@ -61,9 +63,9 @@ use crate::block::Block;
 use crate::bmap::{Pointers, Source};
 use crate::dat::Dat;
 use crate::error::{Error, Result};
-use crate::fs::{DirEntry, Seek};
 use crate::memo::Memo;
 use crate::store::Store;
+use crate::types::{DirEntry, Seek};
 use content::Content;
 
 /// The files of one checkpoint, read-only.

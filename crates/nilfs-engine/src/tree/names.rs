@@ -22,8 +22,8 @@ use super::content::Content;
 use super::{File, View};
 use crate::block::Block;
 use crate::error::{Error, Result};
-use crate::fs::DirEntry;
 use crate::host::RandomState;
+use crate::types::DirEntry;
 
 /// Where the names of a directory are.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use nilfs_ondisk::Ino;
 use nilfs_ondisk::inode::FileType;
 
 use super::Tree;
-use crate::fs::DirEntry;
+use crate::types::DirEntry;
 
 impl Tree {
     /// A path of each of these files, relative to the root directory, whose own is empty. What no name

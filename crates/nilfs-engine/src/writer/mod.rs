@@ -23,8 +23,8 @@ pub(crate) use self::session::Session;
 use self::space::{Needed, Space};
 pub use self::stopped::OnError;
 pub(crate) use self::stopped::Stopped;
+pub(crate) use self::totals::Cleaned;
 use self::totals::{Exposed, Written};
-use crate::cleaner::options::CleanerTotals;
 use crate::commit::{Effects, Frozen, MetadataChanges};
 use crate::error::Result;
 use crate::host::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,8 +63,8 @@ pub(crate) trait Memory {
     /// What must be kept when there is no room; `None` if that is not known.
     fn needed(&self, log: &SegmentWriter) -> Option<Needed>;
 
-    /// What was written beside the log, and freed, since the mount.
-    fn cleaned(&self) -> CleanerTotals;
+    /// What the cleaner has done since the mount.
+    fn cleaned(&self) -> Cleaned;
 }
 
 /// How a writer behaves.
@@ -339,7 +339,7 @@ impl<'a> Writing<'a> {
     }
 
     fn stamp(self) -> Stamp {
-        let lifetime = self.writer.lifetime(&self.memory.cleaned());
+        let lifetime = self.writer.lifetime(self.memory.cleaned());
         Stamp { seconds: self.writer.now().seconds, lifetime }
     }
 }

@@ -3,10 +3,17 @@
 use nilfs_ondisk::lifetime::Lifetime;
 
 use super::Writer;
-use crate::cleaner::options::CleanerTotals;
 use crate::commit::Effects;
 use crate::host::atomic::{AtomicU64, Ordering};
 use crate::log::segment_writer::Synced;
+
+/// What the cleaner has done since the mount.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Cleaned {
+    /// Blocks that it has written beside the log.
+    pub(crate) blocks_written: u64,
+    pub(crate) segments_freed: u64,
+}
 
 /// Blocks that were written since the mount, and all before.
 #[derive(Debug, Default)]
@@ -88,8 +95,8 @@ impl Exposed {
 }
 
 impl Writer {
-    /// Totals over the life of the volume so far, with what was written beside the log since the mount.
-    pub(crate) fn lifetime(&self, cleaned: &CleanerTotals) -> Lifetime {
+    /// Totals over the life of the volume so far, with what the cleaner has done since the mount.
+    pub(crate) fn lifetime(&self, cleaned: Cleaned) -> Lifetime {
         let before = self.written.before;
         let bytes = |blocks: u64| blocks.saturating_mul(self.store.block_size().bytes64());
         let user = self.written.user_blocks.load(Ordering::Relaxed);

@@ -157,7 +157,7 @@ fn by_this_process(path: &Path, plan: Plan, interrupt: &Interrupt) -> anyhow::Re
     let note = |now: scrub::Progress| progress.set(now.done >> 20, now.all >> 20);
     let scrub = |selection: &_, observe: scrub::Observe<'_>| {
         if !plan.repair {
-            return scrub::scrub(&device, selection, observe);
+            return nilfs_engine::scrub_device(&device, selection, observe);
         }
         let cleaner = CleanerOptions { enabled: false, ..CleanerOptions::default() };
         // What it is to repair must not keep it from being mounted.

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use nilfs_check::{CheckError, Options, Report};
 use nilfs_device::Device;
-use nilfs_engine::scrub::{Selection, scrub};
+use nilfs_engine::scrub::Selection;
+use nilfs_engine::scrub_device;
 use nilfs_engine::tree::Extent;
 use nilfs_engine::{Cno, FileType, Filesystem, Ino, ReadOnlyOptions, ReadOnlyVolume};
 use nilfs_repair::{AsRepaired, Observer, Plan, RepairError, Risk, UndoDevice, apply_undo, plan};
@@ -202,7 +203,7 @@ fn repaired(plan: &Plan, device: &Arc<dyn Device>, is_undone: impl Fn() -> bool)
 
 /// Parts of the files of the newest checkpoint that a scrub names.
 fn scrubbed(device: &Arc<dyn Device>) -> BTreeMap<Ino, Vec<Extent>> {
-    let scrub = || scrub(device, &Selection::default(), &mut |_| ControlFlow::Continue(()));
+    let scrub = || scrub_device(device, &Selection::default(), &mut |_| ControlFlow::Continue(()));
     let scrubbed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(scrub));
     // What cannot be scrubbed names nothing.
     let damage = scrubbed.ok().and_then(Result::ok).map(|it| it.damage).unwrap_or_default();

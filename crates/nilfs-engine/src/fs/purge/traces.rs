@@ -12,16 +12,17 @@ use nilfs_ondisk::roll_forward::Record;
 use nilfs_ondisk::{Cno, FileBlock, Ino, VBlockNr};
 
 use super::{Holders, Moved};
-use crate::cleaner::victim::merged;
 use crate::error::{Error, Result};
-use crate::files::Checkpoints;
-use crate::fs::{Attr, Filesystem};
+use crate::fs::Filesystem;
 use crate::log::reader::{self, Log};
+use crate::log::segment_reader::merged;
 use crate::store::Store;
+use crate::tree::Checkpoints;
 use crate::tree::{
     Cause, File, Parents, Tree, Version, changed_names, older_tree, tree_of, versions_of_all_at,
     versions_of_file,
 };
+use crate::types::Attr;
 
 /// Lives of blocks that are collected before those that overlap are joined.
 const MOST_LIVES: usize = 1 << 16;

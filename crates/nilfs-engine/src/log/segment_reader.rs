@@ -1,4 +1,4 @@
-//! Reading a victim: which of its blocks must be kept, and what becomes of the others.
+//! Reading a segment to empty it: which of its blocks must be kept, and what becomes of the others.
 //!
 //! Nothing is decided for good here. The commit that frees the segment looks again at every block
 //! that was moved or given up meanwhile.
@@ -10,11 +10,11 @@ use nilfs_ondisk::crc::{BlockSum, Verdict};
 use nilfs_ondisk::summary::BlockInfo;
 use nilfs_ondisk::{BlockNr, Cno, FileBlock, Ino, SegNum, Seq, VBlockNr};
 
-use super::protection::Protection;
 use crate::bmap::{Pointers, Source};
 use crate::dat::Dat;
 use crate::error::{Error, Result};
 use crate::log::reader::{self, DescribedBlock, Log, Proof};
+use crate::protection::Protection;
 use crate::store::Store;
 
 /// A block that must be kept.
