@@ -51,7 +51,7 @@ pub struct CheckpointTotals {
     pub newest: Cno,
     /// All of them, snapshots included.
     pub checkpoints: u64,
-    /// Those that are snapshots.
+    /// Number of snapshots among them.
     pub snapshots: u64,
 }
 
@@ -60,7 +60,7 @@ pub struct CheckpointTotals {
 /// About as many are listed as there are between `end` and the one that is found.
 ///
 /// # Errors
-/// Those of `list`.
+/// Errors of `list`.
 pub fn newest_below<E>(
     end: Cno,
     list: &dyn Fn(Cno, usize) -> Result<Vec<CheckpointInfo>, E>,

@@ -5,7 +5,7 @@ use nilfs_ondisk::inode::{DeviceCode, FileType};
 
 use crate::host::Timestamp;
 
-/// What is known about a file.
+/// Attributes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attr {
     /// Inode number.
@@ -122,7 +122,7 @@ pub struct DirEntry<'a> {
     pub next: u64,
 }
 
-/// What a rename does with an existing target.
+/// Effect of a rename on an existing target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenameMode {
     /// Replaces it.
@@ -133,7 +133,7 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// What to look for in a sparse file.
+/// Part to look for in a sparse file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seek {
     /// The next byte that is data.

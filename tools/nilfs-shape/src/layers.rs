@@ -8,23 +8,33 @@ use crate::source::{Module, Source};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layer {
-    /// The name of the layer.
-    #[allow(dead_code, reason = "for those who read the limits")]
+    /// Name of the layer, in words.
     pub name: String,
     /// Modules of the layer, without those in them.
     pub modules: Vec<String>,
 }
 
-/// The imports of modules from a layer above their own.
+/// The imports of modules from a layer above their own, and the modules that are in no layer.
 pub fn upward(source: &Source, layers: &[Layer]) -> Vec<String> {
+    if layers.is_empty() {
+        return Vec::new();
+    }
     let layer = |module: &Module| {
         let top = module.first()?;
         layers.iter().position(|layer| layer.modules.contains(top))
     };
-    let imports = source.imports.iter().flat_map(|(from, to)| to.iter().map(move |to| (from, to)));
-    let upward = imports.filter(|(from, to)| match (layer(from), layer(to)) {
-        (Some(from), Some(to)) => from < to,
-        _ => false,
-    });
-    upward.map(|(from, to)| format!("{} imports {}", from.join("/"), to.join("/"))).collect()
+    let mut found = Vec::new();
+    for (from, imports) in source.imports.iter().filter(|(module, _)| !module.is_empty()) {
+        let Some(own) = layer(from) else {
+            found.push(format!("{} is in no layer", from.join("/")));
+            continue;
+        };
+        for to in imports {
+            if let Some(above) = layer(to).filter(|it| *it > own) {
+                let name = &layers[above].name;
+                found.push(format!("{} imports {} ({name})", from.join("/"), to.join("/")));
+            }
+        }
+    }
+    found
 }

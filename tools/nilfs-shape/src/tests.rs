@@ -38,12 +38,15 @@ fn files_that_import_each_other_are_a_circle_and_tests_import_what_they_want() {
 }
 
 #[test]
-fn imports_from_above_are_found() {
+fn imports_from_above_and_modules_outside_of_the_layers_are_found() {
     let layer = |name: &str| Layer { name: name.into(), modules: vec![name.into()] };
-    let found =
-        source(&[("low.rs", "use crate::high::inner::It;"), ("high/inner.rs", "use crate::low;")]);
+    let found = source(&[
+        ("low.rs", "use crate::high::inner::It;"),
+        ("high/inner.rs", "use crate::low;"),
+        ("stray.rs", ""),
+    ]);
     let upward = layers::upward(&found, &[layer("low"), layer("high")]);
-    assert_eq!(upward, ["low imports high/inner"]);
+    assert_eq!(upward, ["low imports high/inner (high)", "stray is in no layer"]);
 }
 
 #[test]

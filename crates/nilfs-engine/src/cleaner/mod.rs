@@ -114,7 +114,7 @@ impl Cleaner {
         *self.totals.lock()
     }
 
-    /// What the cleaner has done since the mount, as the writer counts it.
+    /// Returns the work of the cleaner since the mount, as far as the writer counts it.
     pub(crate) fn cleaned(&self) -> Cleaned {
         let CleanerTotals { blocks_written, segments_freed, .. } = self.totals();
         Cleaned { blocks_written, segments_freed }

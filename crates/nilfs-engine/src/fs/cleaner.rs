@@ -1,4 +1,4 @@
-//! What others ask of the cleaner of a mounted volume.
+//! Requests to the cleaner of a mounted volume.
 
 use super::Filesystem;
 use crate::cleaner::Cleaning;

@@ -10,7 +10,7 @@ use crate::host::{Clock, SystemClock};
 use crate::store::{FLASH_PAGE, Verify};
 pub use crate::writer::OnError;
 
-/// What a sync of one file makes durable (mount option `order`).
+/// Extent of what a sync of one file makes durable (mount option `order`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
     /// That file, at least. An overwrite can become durable before older changes of other files,
@@ -39,12 +39,11 @@ pub struct MountOptions {
     pub barrier: bool,
     /// Memory for changes that are not committed yet, in bytes.
     pub dirty_limit: u64,
-    /// Memory for what can be read again, in bytes: blocks of metadata, inodes that nobody refers
-    /// to, and where the names of directories are.
+    /// Memory for what can be read again, in bytes: blocks of metadata, inodes without a reference, and where the names of directories are.
     pub cache_limit: u64,
     /// Time from a change to its checkpoint; the volume's own setting, or 5 s, if `None`.
     pub commit_interval: Option<Duration>,
-    /// What flash programs at once: a log of an fsync ends where it does.
+    /// Bytes that flash programs at once: a log of an fsync ends where they do.
     pub flash_page: ByteCount,
     /// Give up what was fsynced last if it cannot be rolled forward, instead of refusing to mount:
     /// [`Volume::recovery_plan`](crate::Volume::recovery_plan) says what.

@@ -1,5 +1,5 @@
-//! What a recovery makes of a volume that was not closed cleanly, for those who only look: the files that it would
-//! show, and the logs that it would roll forward.
+//! The recovery of a volume that was not closed cleanly, for those who only look: the files that it would show, and
+//! the logs that it would roll forward.
 
 use super::Filesystem;
 use super::replay::{SyncedContent, replayed_files, synced_content, without_contradictions};
@@ -24,7 +24,7 @@ impl Volume {
         Ok(tree.with(recovered))
     }
 
-    /// What a recovery of the volume would roll forward, and what it could not.
+    /// Returns the logs that a recovery of the volume would roll forward, and those that it could not.
     ///
     /// # Errors
     /// Damage of the newest checkpoint, a device error.

@@ -67,7 +67,7 @@ impl LiveBlock {
     }
 }
 
-/// What is in a victim.
+/// Content of a segment.
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     pub(crate) live: Vec<LiveBlock>,

@@ -52,7 +52,7 @@ pub trait Checkpoints: Send + Sync {
     /// [`Error::NoCheckpoint`](crate::Error::NoCheckpoint), damage, a device error.
     fn tree(&self, cno: Option<Cno>) -> Result<Tree>;
 
-    /// What is noted about snapshots, by ascending number. Snapshots without a note are not there.
+    /// Notes about snapshots, by ascending number. Snapshots without a note are not there.
     ///
     /// # Errors
     /// The notes are damaged or of a later version; a device error.

@@ -5,7 +5,7 @@
 //! ends. What has to follow a write — publishing the checkpoint, taking over the space that is left, stopping after an
 //! error — is done inside, so that no caller can forget it.
 //!
-//! What lies in memory above the newest checkpoint belongs to the mounted volume, of which a writer knows no more than
+//! Changes in memory, above the newest checkpoint, belong to the mounted volume, of which a writer knows no more than
 //! [`Memory`] says.
 
 mod session;
@@ -60,17 +60,16 @@ pub(crate) trait Memory {
     /// Whether a file without a name is open.
     fn has_orphans(&self) -> bool;
 
-    /// What must be kept when there is no room; `None` if that is not known.
+    /// Returns the blocks that must be kept when there is no room; `None` if they are not known.
     fn needed(&self, log: &SegmentWriter) -> Option<Needed>;
 
-    /// What the cleaner has done since the mount.
+    /// Returns the work of the cleaner since the mount.
     fn cleaned(&self) -> Cleaned;
 }
 
 /// How a writer behaves.
-#[derive(Clone)]
 pub(crate) struct WriterOptions {
-    /// What an error does to later writing.
+    /// Effect of an error on later writing.
     pub(crate) on_error: OnError,
     /// The source of all timestamps.
     pub(crate) clock: Arc<dyn Clock>,

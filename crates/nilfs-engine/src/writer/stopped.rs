@@ -5,7 +5,7 @@ use std::fmt;
 use super::Writer;
 use crate::error::{Error, Result};
 
-/// What happens when the volume turns out to be damaged or the device fails to write.
+/// Reaction to damage of the volume, or to a device that fails to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnError {

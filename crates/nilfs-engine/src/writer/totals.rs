@@ -7,7 +7,7 @@ use crate::commit::Effects;
 use crate::host::atomic::{AtomicU64, Ordering};
 use crate::log::segment_writer::Synced;
 
-/// What the cleaner has done since the mount.
+/// Work of the cleaner since the mount.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Cleaned {
     /// Blocks that it has written beside the log.
